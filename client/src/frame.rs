@@ -1,0 +1,73 @@
+//! Decoded frames: what they are called and what they look like.
+
+use bytes::Bytes;
+
+use crate::object::{ObjectId, Version};
+use crate::spec::DecodeSpec;
+
+/// Most dimensions of a tensor: frames, height, width, channels.
+pub const DIMENSIONS_MAX: usize = 4;
+
+/// The name of one decoded frame: whose pixels, of which version, which frame, made how.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct FrameKey {
+    /// The picture, video or archive member.
+    pub id: ObjectId,
+    /// Its version.
+    pub version: Version,
+    /// Index by presentation order; 0 for a picture.
+    pub frame: u64,
+    /// How it was made.
+    pub spec: DecodeSpec,
+}
+
+/// What one number of a tensor is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+#[repr(u8)]
+pub enum Dtype {
+    /// Unsigned 8-bit.
+    U8 = 0,
+}
+
+/// The order of a tensor's dimensions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+#[repr(u8)]
+pub enum Layout {
+    /// Height, width, channels; row-major without padding.
+    Hwc = 0,
+}
+
+/// What a tensor looks like, apart from its numbers.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct TensorHead {
+    /// Height, width, channels.
+    pub shape: [u32; 3],
+    /// The number type.
+    pub dtype: Dtype,
+    /// The order of `shape`.
+    pub layout: Layout,
+    /// Width and height of the picture or frame before resize and crop.
+    pub source: (u32, u32),
+    /// EXIF orientation, 1 to 8, as stored; 1 where there is none. Reported, not applied.
+    pub orientation: u8,
+    /// Presentation time in seconds; 0 for a picture.
+    pub pts_seconds: f64,
+}
+
+impl TensorHead {
+    /// Bytes of the numbers: the product of the shape. Saturates, so that a hostile shape fails every bound instead of wrapping.
+    pub fn bytes(&self) -> u64 {
+        self.shape.iter().fold(1u64, |product, &side| product.saturating_mul(u64::from(side)))
+    }
+}
+
+/// A decoded frame: head and numbers. Cloning shares the numbers.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tensor {
+    /// Shape, type and origin.
+    pub head: TensorHead,
+    /// `head.bytes()` bytes.
+    pub data: Bytes,
+}
