@@ -1,9 +1,46 @@
-//! Framecache: a distributed cache for training data, and this is its language and its first speaker.
+//! Framecache is a distributed cache for training data: a cluster between S3 and the loaders, which keeps raw objects and decoded
+//! pictures and serves them over QUIC. This crate is its language (objects, specs, the ring, the wire) and its first speaker, the
+//! [`Client`]. A node depends on it too, for a node is a client of its peers.
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), framecache::Error> {
+//! use framecache::{Batch, Client, ClientConfig, ImageSpec, ObjectId};
+//!
+//! let client = Client::new(ClientConfig::new("127.0.0.1:4433"))?;
+//! let ids: Vec<ObjectId> = vec!["s3://photos/1.jpg".parse()?, "s3://photos/2.jpg".parse()?];
+//! let spec: ImageSpec = "image?short=256&crop=224".parse()?;
+//! let batch = Batch::new(ids.len(), 1 << 30);
+//! let outcomes = client.images(&ids, &spec, &batch, &Default::default()).await;
+//! let pictures = batch.finish();
+//! if let (Ok(version), Some(pixels)) = (&outcomes[0], pictures.pixels(0)) {
+//!     println!("{} bytes of version {version}", pixels.len()); // 224 * 224 * 3
+//! }
+//! # Ok(())
+//! # }
+//! ```
+
+pub mod batch;
+pub mod client;
+pub mod config;
+pub mod error;
 pub mod frame;
 pub mod object;
 pub mod pixels;
+mod pool;
+pub mod quic;
+pub mod ring;
+pub mod route;
 pub mod spec;
+pub mod tls;
+pub mod view;
+pub mod wire;
 
+pub use batch::{Batch, Pictures};
+pub use client::{Call, Client, Raw};
+pub use config::ClientConfig;
+pub use error::{Error, ErrorKind};
 pub use frame::{FrameKey, Tensor, TensorHead};
 pub use object::{ByteRange, ObjectId, Page, RouteKey, Span, Version};
+pub use ring::Ring;
 pub use spec::{DecodeSpec, ImageSpec};
+pub use view::View;

@@ -1,0 +1,328 @@
+//! The buffer of a batch: pixels are received straight into it.
+//!
+//! While all pictures have one shape their slots lie in one block, so that the batch is one array without a copy; a picture of
+//! another shape gets a block of its own. A slot is written by one attempt at a time, and a slot whose writer did not finish is
+//! zeroed again, so that no reader ever sees half a picture.
+
+use parking_lot::Mutex;
+
+use crate::error::{Error, ErrorKind};
+use crate::frame::TensorHead;
+
+/// Memory of somebody else's, such as an `out=` array.
+///
+/// # Safety
+/// `pointer` is valid for writes of `bytes` bytes, and nothing else reads or writes them, until the [`Batch`] is dropped.
+#[derive(Debug)]
+pub struct External {
+    /// First byte.
+    pub pointer: *mut u8,
+    /// Number of bytes.
+    pub bytes: usize,
+}
+
+// SAFETY: whoever makes one promises exclusive use (see `External`), which may move between threads.
+unsafe impl Send for External {}
+// SAFETY: all access goes through `Batch`, whose lock hands out disjoint slots.
+unsafe impl Sync for External {}
+
+/// Slots for the pictures of one batch.
+#[derive(Debug)]
+pub struct Batch {
+    state: Mutex<State>,
+    /// Bytes that the block may take before pictures get blocks of their own.
+    block_bytes_max: u64,
+}
+
+#[derive(Debug)]
+struct State {
+    block: Option<Block>,
+    slots: Vec<Slot>,
+}
+
+/// One block for all slots of one shape.
+#[derive(Debug)]
+struct Block {
+    shape: [u32; 3],
+    slot_bytes: usize,
+    memory: Memory,
+}
+
+#[derive(Debug)]
+enum Memory {
+    Own(Box<[u8]>),
+    External(External),
+}
+
+impl Memory {
+    fn pointer(&mut self) -> *mut u8 {
+        match self {
+            Memory::Own(memory) => memory.as_mut_ptr(),
+            Memory::External(external) => external.pointer,
+        }
+    }
+
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Memory::Own(memory) => memory,
+            // SAFETY: valid for `bytes` bytes as long as the batch lives (see `External`).
+            Memory::External(external) => unsafe { std::slice::from_raw_parts(external.pointer, external.bytes) },
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Slot {
+    writing: bool,
+    head: Option<TensorHead>,
+    /// Pixels outside the block.
+    own: Option<Box<[u8]>>,
+}
+
+impl Batch {
+    /// A batch of `count` slots. `block_bytes_max` bounds the block that is made on the guess that all pictures have the first
+    /// one's shape; past it each picture gets a block of its own.
+    pub fn new(count: usize, block_bytes_max: u64) -> Self {
+        let slots = (0..count).map(|_| Slot::default()).collect();
+        Self { state: Mutex::new(State { block: None, slots }), block_bytes_max }
+    }
+
+    /// A batch in memory of the caller's, of `count` slots that all have `shape`.
+    ///
+    /// # Errors
+    /// `Invalid` if the memory is not exactly `count` times the shape.
+    ///
+    /// # Safety
+    /// As [`External`] says.
+    pub unsafe fn external(count: usize, shape: [u32; 3], external: External) -> Result<Self, Error> {
+        let slot_bytes = shape.iter().fold(1usize, |product, &side| product.saturating_mul(side as usize));
+        if slot_bytes.checked_mul(count) != Some(external.bytes) {
+            let message = format!("out has {} bytes, want {count} x {shape:?}", external.bytes);
+            return Err(Error::new(ErrorKind::Invalid, message));
+        }
+        let batch = Self::new(count, 0);
+        batch.state.lock().block = Some(Block { shape, slot_bytes, memory: Memory::External(external) });
+        Ok(batch)
+    }
+
+    /// Number of slots.
+    pub fn len(&self) -> usize {
+        self.state.lock().slots.len()
+    }
+
+    /// Whether there is no slot.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The place for the picture of slot `index`. One writer a slot.
+    pub(crate) fn place(&self, index: usize, head: TensorHead) -> Result<Place<'_>, Error> {
+        let bytes = usize::try_from(head.bytes()).map_err(|_| protocol("picture larger than memory"))?;
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        let count = state.slots.len();
+        let slot = state.slots.get_mut(index).ok_or_else(|| protocol("no such slot"))?;
+        if slot.writing || slot.head.is_some() {
+            return Err(protocol("slot answered twice"));
+        }
+        if state.block.is_none() && head.bytes().saturating_mul(count as u64) <= self.block_bytes_max {
+            let memory = Memory::Own(vec![0; bytes * count].into_boxed_slice());
+            state.block = Some(Block { shape: head.shape, slot_bytes: bytes, memory });
+        }
+        let pointer = match &mut state.block {
+            // SAFETY: `index < count`, and the block has `count * slot_bytes` bytes.
+            Some(block) if block.shape == head.shape => unsafe { block.memory.pointer().add(index * block.slot_bytes) },
+            Some(Block { memory: Memory::External(_), shape, .. }) => {
+                let message = format!("picture has shape {:?}, but out has {shape:?}", head.shape);
+                return Err(Error::new(ErrorKind::Invalid, message));
+            }
+            _ => slot.own.insert(vec![0; bytes].into_boxed_slice()).as_mut_ptr(),
+        };
+        slot.writing = true;
+        Ok(Place { batch: self, index, head, pointer, bytes, done: false })
+    }
+
+    /// What slot `index` holds, if its picture arrived.
+    pub fn head(&self, index: usize) -> Option<TensorHead> {
+        self.state.lock().slots.get(index)?.head
+    }
+
+    /// The finished batch: its pixels can be read, and nobody can write any more.
+    pub fn finish(self) -> Pictures {
+        let State { block, slots, .. } = self.state.into_inner();
+        let slots = slots.into_iter().map(|slot| (slot.head, slot.own)).collect();
+        Pictures { block, slots }
+    }
+}
+
+/// One slot, being written. Dropped before [`Place::done`], it is zeroed and free again.
+#[derive(Debug)]
+pub(crate) struct Place<'a> {
+    batch: &'a Batch,
+    index: usize,
+    head: TensorHead,
+    pointer: *mut u8,
+    bytes: usize,
+    done: bool,
+}
+
+// SAFETY: a place is the only writer of its bytes (`writing`), and the batch it borrows outlives it.
+unsafe impl Send for Place<'_> {}
+
+impl Place<'_> {
+    /// The slot's bytes.
+    pub(crate) fn bytes(&mut self) -> &mut [u8] {
+        // SAFETY: `place` made the range inside memory that lives as long as the batch; `writing` keeps other writers out, and
+        // readers come only with `finish`, which needs the batch by value.
+        unsafe { std::slice::from_raw_parts_mut(self.pointer, self.bytes) }
+    }
+
+    /// The picture is whole.
+    pub(crate) fn done(mut self) {
+        self.done = true;
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        if !self.done {
+            self.bytes().fill(0);
+        }
+        let slot = &mut self.batch.state.lock().slots[self.index];
+        slot.writing = false;
+        match self.done {
+            true => slot.head = Some(self.head),
+            false => slot.own = None,
+        }
+    }
+}
+
+/// The pictures of a batch. Slots that did not arrive are zero in the block and have no head.
+#[derive(Debug)]
+pub struct Pictures {
+    block: Option<Block>,
+    slots: Vec<(Option<TensorHead>, Option<Box<[u8]>>)>,
+}
+
+impl Pictures {
+    /// Number of slots.
+    pub fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Whether there is no slot.
+    pub fn is_empty(&self) -> bool {
+        self.slots.is_empty()
+    }
+
+    /// Shape and origin of the picture in slot `index`, if it arrived.
+    pub fn head(&self, index: usize) -> Option<&TensorHead> {
+        self.slots.get(index)?.0.as_ref()
+    }
+
+    /// Pixels of slot `index`, if it arrived: height x width x channels bytes.
+    pub fn pixels(&self, index: usize) -> Option<&[u8]> {
+        match self.slots.get(index)? {
+            (None, _) => None,
+            (Some(_), Some(own)) => Some(own),
+            (Some(_), None) => {
+                let block = self.block.as_ref()?;
+                block.memory.bytes().get(index * block.slot_bytes..)?.get(..block.slot_bytes)
+            }
+        }
+    }
+
+    /// All slots as one array of `[len, height, width, channels]`, if every picture that arrived has one shape.
+    pub fn block(&self) -> Option<([u32; 3], &[u8])> {
+        let block = self.block.as_ref().filter(|_| self.slots.iter().all(|(_, own)| own.is_none()))?;
+        Some((block.shape, block.memory.bytes()))
+    }
+
+    /// The shapes that arrived, each once, in order of slots.
+    pub fn shapes(&self) -> Vec<[u32; 3]> {
+        let mut shapes: Vec<[u32; 3]> = Vec::new();
+        for shape in self.slots.iter().filter_map(|(head, _)| head.as_ref()).map(|head| head.shape) {
+            if !shapes.contains(&shape) {
+                shapes.push(shape);
+            }
+        }
+        shapes
+    }
+}
+
+fn protocol(message: &str) -> Error {
+    Error::new(ErrorKind::Protocol, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::frame::{Dtype, Layout};
+
+    fn head(height: u32, width: u32) -> TensorHead {
+        TensorHead {
+            shape: [height, width, 3], dtype: Dtype::U8, layout: Layout::Hwc, source: (9, 9), orientation: 1, pts_seconds: 0.0,
+        }
+    }
+
+    fn fill(batch: &Batch, index: usize, head: TensorHead, value: u8) {
+        let mut place = batch.place(index, head).expect("place");
+        place.bytes().fill(value);
+        place.done();
+    }
+
+    /// Promise: equal shapes are one array without a copy; a picture of another shape does not disturb the others.
+    #[test]
+    fn equal_shapes_are_one_block() {
+        let batch = Batch::new(2, 1 << 20);
+        fill(&batch, 1, head(2, 2), 7);
+        fill(&batch, 0, head(2, 2), 5);
+        let pictures = batch.finish();
+        let (shape, block) = pictures.block().expect("block");
+        assert_eq!((shape, &block[..12], &block[12..]), ([2, 2, 3], &[5; 12][..], &[7; 12][..]));
+
+        let batch = Batch::new(2, 1 << 20);
+        fill(&batch, 0, head(2, 2), 5);
+        fill(&batch, 1, head(1, 3), 9);
+        let pictures = batch.finish();
+        assert!(pictures.block().is_none());
+        assert_eq!(pictures.shapes(), [[2, 2, 3], [1, 3, 3]]);
+        assert_eq!(pictures.pixels(1), Some(&[9; 9][..]));
+    }
+
+    /// Promise: a writer that did not finish leaves zeros and a free slot; a slot is never written twice at once.
+    #[test]
+    fn losers_leave_nothing() {
+        let batch = Batch::new(1, 1 << 20);
+        let mut place = batch.place(0, head(1, 1)).expect("place");
+        assert!(batch.place(0, head(1, 1)).is_err());
+        place.bytes().fill(255);
+        drop(place);
+        assert_eq!(batch.head(0), None);
+        fill(&batch, 0, head(1, 1), 3);
+        assert!(batch.place(0, head(1, 1)).is_err());
+        assert_eq!(batch.finish().pixels(0), Some(&[3; 3][..]));
+
+        let batch = Batch::new(1, 1 << 20);
+        let mut place = batch.place(0, head(1, 1)).expect("place");
+        place.bytes().fill(255);
+        drop(place);
+        assert_eq!(batch.finish().block().map(|(_, block)| block.to_vec()), Some(vec![0; 3]));
+    }
+
+    /// Promise: memory of the caller's is used only if it fits exactly, and only for pictures of its shape.
+    #[test]
+    fn external_memory_must_fit() {
+        let mut memory = [1u8; 24];
+        let external = |bytes| External { pointer: memory.as_ptr() as *mut u8, bytes };
+        // SAFETY: refused before use.
+        assert!(unsafe { Batch::external(2, [2, 2, 3], external(23)) }.is_err());
+        let pointer = memory.as_mut_ptr();
+        // SAFETY: `memory` outlives the batch and is not touched meanwhile.
+        let batch = unsafe { Batch::external(2, [2, 2, 3], External { pointer, bytes: 24 }) }.expect("batch");
+        assert!(batch.place(0, head(1, 3)).is_err());
+        fill(&batch, 1, head(2, 2), 8);
+        drop(batch);
+        assert_eq!(memory[12..], [8; 12]);
+    }
+}

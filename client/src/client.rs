@@ -1,0 +1,139 @@
+//! The client: raw bytes and decoded pictures by address, from whichever node owns them.
+//!
+//! A client holds no thread and no socket until its first request, and one connection for each node after it. Every call has a
+//! deadline. A call may be cancelled by dropping it: its streams are stopped, and nothing is written any more.
+
+mod ask;
+mod control;
+mod images;
+mod read;
+mod tries;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwapOption;
+use tokio::time::Instant;
+
+use crate::config::ClientConfig;
+use crate::error::{Error, ErrorKind};
+use crate::object::RouteKey;
+use crate::pool::Pool;
+use crate::ring::Ring;
+use crate::view::View;
+use crate::wire::{Class, Trace};
+
+pub use control::{Listing, ObjectFacts, ObjectRow};
+pub use images::Outcome;
+pub use read::Raw;
+
+/// A handle to a cluster. Cloning shares connections; the last clone closes them.
+///
+/// ```no_run
+/// # async fn example() -> Result<(), framecache::Error> {
+/// use framecache::{Client, ClientConfig};
+/// let client = Client::new(ClientConfig::new("127.0.0.1:4433"))?;
+/// let raw = client.read(&"s3://photos/a.jpg".parse()?, 0, None, &Default::default()).await?;
+/// println!("{} bytes of version {}", raw.bytes.len(), raw.version);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Client {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    config: ClientConfig,
+    pool: Pool,
+    topology: ArcSwapOption<Topology>,
+}
+
+/// What one call may take and who it is for.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Call {
+    /// The call's deadline from now; the client's `timeout` if not given.
+    pub timeout: Option<Duration>,
+    /// Whether somebody waits for it.
+    pub class: Class,
+    /// The caller's trace, if it is traced.
+    pub trace: Trace,
+}
+
+/// The members that the client knows, with their ring and addresses.
+#[derive(Debug)]
+struct Topology {
+    view: View,
+    ring: Ring,
+}
+
+/// One node to ask.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Target {
+    id: String,
+    address: String,
+}
+
+impl Client {
+    /// A client of the cluster that `config` names. Nothing is connected yet.
+    ///
+    /// # Errors
+    /// `Invalid` if the configuration names no node.
+    pub fn new(config: ClientConfig) -> Result<Self, Error> {
+        config.check()?;
+        let pool = Pool::new(config.tls.clone(), config.memory);
+        Ok(Self { inner: Arc::new(Inner { config, pool, topology: ArcSwapOption::empty() }) })
+    }
+
+    /// The configuration it was made with.
+    pub fn config(&self) -> &ClientConfig {
+        &self.inner.config
+    }
+
+    /// Closes the connections, telling the nodes. Calls that run meanwhile fail.
+    pub async fn close(&self) {
+        self.inner.pool.close(Duration::from_secs(1)).await;
+    }
+
+    fn deadline(&self, call: &Call) -> Instant {
+        Instant::now() + call.timeout.unwrap_or(self.inner.config.timeout)
+    }
+
+    /// The nodes for `key`, the owner first.
+    async fn walk(&self, key: RouteKey, call: &Call, deadline: Instant) -> Result<Vec<Target>, Error> {
+        let topology = self.topology(call, deadline).await?;
+        let target = |id: &str| {
+            let row = topology.view.node(id)?;
+            Some(Target { id: id.to_owned(), address: row.quic.clone() })
+        };
+        let targets: Vec<Target> = topology.ring.walk(key).filter_map(target).collect();
+        match targets.is_empty() {
+            true => Err(Error::new(ErrorKind::Unavailable, "the cluster has no serving node")),
+            false => Ok(targets),
+        }
+    }
+
+    async fn topology(&self, call: &Call, deadline: Instant) -> Result<Arc<Topology>, Error> {
+        if let Some(topology) = self.inner.topology.load_full() {
+            return Ok(topology);
+        }
+        let mut last = Error::new(ErrorKind::Unavailable, "no node is configured");
+        for seed in &self.inner.config.addresses {
+            match self.view_from(seed, call, deadline).await {
+                Ok(view) => {
+                    let topology = Arc::new(Topology { ring: Ring::new(&view), view });
+                    self.inner.topology.store(Some(topology.clone()));
+                    return Ok(topology);
+                }
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
+    /// Asks for the view again before the next request: a node of it could not be reached.
+    fn forget_topology(&self) {
+        self.inner.topology.store(None);
+    }
+}

@@ -1,0 +1,214 @@
+//! Decoded pictures: a batch is one stream for each owner; items come as they are ready, each into its slot.
+
+use std::collections::HashMap;
+
+use futures::future::{BoxFuture, FutureExt};
+use futures::stream::{FuturesUnordered, StreamExt};
+use tokio::time::Instant;
+
+use super::ask::Reply;
+use super::tries::Tries;
+use super::{Call, Client, Target};
+use crate::batch::Batch;
+use crate::error::{Error, ErrorKind};
+use crate::frame::TensorHead;
+use crate::object::{ObjectId, RouteKey, Version};
+use crate::spec::ImageSpec;
+use crate::wire::{FrameAsk, FramesBody, ItemHead, Verb};
+
+/// Pictures of one request. Fewer than the protocol allows, so that a request stays small against the windows and several of
+/// them overlap.
+const REQUEST_ITEMS: usize = 256;
+
+/// How one picture of a batch ended: its version, or why there is none.
+pub type Outcome = Result<Version, Error>;
+
+/// One picture that is still wanted.
+#[derive(Clone, Copy, Debug)]
+struct Want {
+    index: usize,
+    tries: Tries,
+}
+
+/// What a step of a batch leads to.
+enum Event {
+    /// These are to be asked for now, of these nodes.
+    Routed(Vec<(Target, Vec<Want>)>),
+    /// What one request gave.
+    Answered { done: Vec<(usize, Version)>, failed: Vec<(Want, Error)> },
+    /// These are not tried again.
+    GaveUp(Vec<(Want, Error)>),
+}
+
+impl Client {
+    /// Decodes `ids` by `spec` into `batch`, slot by slot in the same order. One bad picture costs one slot.
+    ///
+    /// # Errors
+    /// Per slot: `NotFound`, `Denied`, `Undecodable`, `Unsupported`, `TooLarge`, `Changed`; and what could not be had before the
+    /// deadline: `Busy`, `Timeout`, `Unavailable`. `Invalid` for a picture that does not fit an `out` buffer.
+    pub async fn images(&self, ids: &[ObjectId], spec: &ImageSpec, batch: &Batch, call: &Call) -> Vec<Outcome> {
+        let spec = spec.to_string();
+        let ask = Ask { client: self, ids, spec: &spec, batch, call, deadline: self.deadline(call) };
+        let mut outcomes: Vec<Option<Outcome>> = vec![None; ids.len()];
+        let wants = (0..ids.len()).map(|index| Want { index, tries: Tries::new(RouteKey::picture(&ids[index])) });
+        let mut steps: FuturesUnordered<BoxFuture<'_, Event>> = FuturesUnordered::new();
+        steps.push(ask.route(wants.collect()).boxed());
+        while let Some(event) = steps.next().await {
+            let (done, failed) = match event {
+                Event::Routed(groups) => {
+                    steps.extend(groups.into_iter().map(|(target, wants)| ask.request(target, wants).boxed()));
+                    continue;
+                }
+                Event::GaveUp(failed) => {
+                    failed.into_iter().for_each(|(want, e)| outcomes[want.index] = Some(Err(e.about(&ids[want.index]))));
+                    continue;
+                }
+                Event::Answered { done, failed } => (done, failed),
+            };
+            done.into_iter().for_each(|(index, version)| outcomes[index] = Some(Ok(version)));
+            let (over, again): (Vec<_>, Vec<_>) = failed.into_iter().partition(|(_, error)| error.kind.is_final());
+            over.into_iter().for_each(|(want, e)| outcomes[want.index] = Some(Err(e.about(&ids[want.index]))));
+            if !again.is_empty() {
+                steps.push(ask.retry(again).boxed());
+            }
+        }
+        drop(steps);
+        let unanswered = || Err(Error::new(ErrorKind::Protocol, "no outcome"));
+        outcomes.into_iter().map(|outcome| outcome.unwrap_or_else(unanswered)).collect()
+    }
+}
+
+/// What is the same for every request of a batch.
+struct Ask<'a> {
+    client: &'a Client,
+    ids: &'a [ObjectId],
+    spec: &'a str,
+    batch: &'a Batch,
+    call: &'a Call,
+    deadline: Instant,
+}
+
+impl Ask<'_> {
+    /// Groups pictures by the node that each asks next.
+    async fn route(&self, wants: Vec<Want>) -> Event {
+        let mut groups: Vec<(Target, Vec<Want>)> = Vec::new();
+        let mut places: HashMap<Target, usize> = HashMap::new();
+        for want in &wants {
+            let target = match want.tries.target(self.client, self.call, self.deadline).await {
+                Ok(target) => target,
+                Err(error) => {
+                    let failed = wants.iter().map(|want| (*want, error.clone())).collect();
+                    return Event::Answered { done: Vec::new(), failed };
+                }
+            };
+            match places.get(&target).map(|&place| &mut groups[place].1).filter(|group| group.len() < REQUEST_ITEMS) {
+                Some(group) => group.push(*want),
+                None => {
+                    places.insert(target.clone(), groups.len());
+                    groups.push((target, vec![*want]));
+                }
+            }
+        }
+        Event::Routed(groups)
+    }
+
+    /// One wait for pictures that failed together: they come back together, in one request, not in as many as there are.
+    async fn retry(&self, failed: Vec<(Want, Error)>) -> Event {
+        let Some((leader, error)) = failed.first() else { return Event::GaveUp(failed) };
+        let mut tries = leader.tries;
+        match tries.failed(self.client, error.clone(), self.deadline).await {
+            Err(_) => Event::GaveUp(failed),
+            Ok(()) => {
+                let follow = |(want, _): (Want, Error)| Want { index: want.index, tries: want.tries.following(&tries) };
+                self.route(failed.into_iter().map(follow).collect()).await
+            }
+        }
+    }
+
+    /// One request to one node.
+    async fn request(&self, target: Target, wants: Vec<Want>) -> Event {
+        let mut answers = Answers { open: wants.iter().map(|want| (want.index, *want)).collect(), done: vec![], failed: vec![] };
+        let ended = self.exchange(&target, &wants, &mut answers).await;
+        let error = ended.err().unwrap_or_else(|| Error::new(ErrorKind::Unavailable, "the reply ended early"));
+        let Answers { open, done, mut failed } = answers;
+        failed.extend(open.into_values().map(|want| (want, error.clone().from_node(&target.id, want.tries.attempt))));
+        Event::Answered { done, failed }
+    }
+
+    async fn exchange(&self, target: &Target, wants: &[Want], answers: &mut Answers) -> Result<(), Error> {
+        let item = |want: &Want| FrameAsk {
+            index: want.index as u32,
+            attempt: want.tries.attempt as u16,
+            spec: 0,
+            uri: self.ids[want.index].to_string(),
+            version: String::new(),
+        };
+        let body = FramesBody { specs: vec![self.spec.to_owned()], items: wants.iter().map(item).collect() };
+        let mut reply = self.client.ask(target, Verb::Frames, &body, "", self.call, self.deadline).await?;
+        while !answers.open.is_empty() {
+            let Some(item) = reply.next().await? else { break };
+            let index = item.index as usize;
+            let want = *answers.open.get(&index).ok_or_else(|| protocol("a slot that was not asked for"))?;
+            let outcome = self.take(&item, &mut reply).await;
+            answers.open.remove(&index);
+            match outcome {
+                Taken::Picture(version) => answers.done.push((index, version)),
+                Taken::Failed(error) => answers.failed.push((want, error.from_node(&target.id, want.tries.attempt))),
+                Taken::Broken(error) => {
+                    answers.failed.push((want, error.clone().from_node(&target.id, want.tries.attempt)));
+                    return Err(error);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Receives one item into its slot.
+    async fn take(&self, item: &ItemHead, reply: &mut Reply) -> Taken {
+        if let Some(error) = Error::from_item(item) {
+            return Taken::Failed(error);
+        }
+        let head = item.tensor.ok_or_else(|| protocol("a picture without shape"));
+        let head = head.and_then(|tensor| TensorHead::try_from(tensor).map_err(|e| protocol(&e.to_string())));
+        let version = Version::new(&item.version).map_err(|e| protocol(&e.to_string()));
+        let (head, version) = match (head, version) {
+            (Ok(head), Ok(version)) if head.bytes() == u64::from(item.payload_bytes) => (head, version),
+            (Err(error), _) | (_, Err(error)) => return Taken::Broken(error),
+            _ => return Taken::Broken(protocol("a picture whose bytes do not fit its shape")),
+        };
+        let mut place = match self.batch.place(item.index as usize, head) {
+            Ok(place) => place,
+            Err(error) if error.kind == ErrorKind::Invalid => {
+                return reply.pass(item).await.map_or_else(Taken::Broken, |()| Taken::Failed(error));
+            }
+            Err(error) => return Taken::Broken(error),
+        };
+        match reply.payload(place.bytes()).await {
+            Ok(()) => {
+                place.done();
+                Taken::Picture(version)
+            }
+            Err(error) => Taken::Broken(error),
+        }
+    }
+}
+
+/// What one request has answered so far.
+struct Answers {
+    open: HashMap<usize, Want>,
+    done: Vec<(usize, Version)>,
+    failed: Vec<(Want, Error)>,
+}
+
+/// How the receiving of one item ended.
+enum Taken {
+    Picture(Version),
+    /// This item alone.
+    Failed(Error),
+    /// The whole stream.
+    Broken(Error),
+}
+
+fn protocol(message: &str) -> Error {
+    Error::new(ErrorKind::Protocol, message)
+}

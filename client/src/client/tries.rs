@@ -1,0 +1,59 @@
+//! The tries of one item: which node is next, by the rules of `route`.
+
+use std::hash::{BuildHasher, Hasher};
+
+use tokio::time::{Instant, sleep};
+
+use super::{Call, Client, Target};
+use crate::error::{Error, ErrorKind};
+use crate::object::RouteKey;
+use crate::route::{self, Step};
+
+/// The state of one item's tries.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Tries {
+    pub(super) key: RouteKey,
+    pub(super) attempt: u32,
+    position: usize,
+}
+
+impl Tries {
+    pub(super) fn new(key: RouteKey) -> Self {
+        Self { key, attempt: 1, position: 0 }
+    }
+
+    /// The state of this item after it failed and waited together with `leader`.
+    pub(super) fn following(self, leader: &Tries) -> Self {
+        Self { key: self.key, ..*leader }
+    }
+
+    /// The node to ask now.
+    pub(super) async fn target(&self, client: &Client, call: &Call, deadline: Instant) -> Result<Target, Error> {
+        let mut walk = client.walk(self.key, call, deadline).await?;
+        Ok(walk.swap_remove(self.position % walk.len()))
+    }
+
+    /// Takes in a failure and waits as the rule says; gives the error back when there is nothing more to try.
+    pub(super) async fn failed(&mut self, client: &Client, error: Error, deadline: Instant) -> Result<(), Error> {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let after = match route::after_failure(&error.kind, self.attempt, left, random()) {
+            Step::GiveUp => return Err(Error { attempt: self.attempt, ..error }),
+            Step::Again { after } => after,
+            Step::Next { after } => {
+                self.position += 1;
+                after
+            }
+        };
+        if error.kind == ErrorKind::Unavailable {
+            client.forget_topology();
+        }
+        self.attempt += 1;
+        sleep(after).await;
+        Ok(())
+    }
+}
+
+/// Uniform bits, different in every process and call.
+fn random() -> u64 {
+    std::hash::RandomState::new().build_hasher().finish()
+}

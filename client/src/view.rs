@@ -1,0 +1,124 @@
+//! The view: which nodes there are. Rows are merged by the maximum of (incarnation, version), so that any order of news gives the
+//! same view; there is no global epoch, and `view_id` names a set of members by its hash.
+
+use std::collections::BTreeMap;
+
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::wire::{NodeRow, ViewPayload};
+
+/// Most nodes of one cluster that a view holds; a larger one is refused, not cut.
+pub const NODES_MAX: usize = 4096;
+
+/// State of a node, as its row says it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NodeState {
+    /// Not in the ring yet.
+    Joining,
+    /// In the ring.
+    Serving,
+    /// Off the ring, still answering peeks.
+    Leaving,
+    /// Gone.
+    Gone,
+}
+
+/// The state of a row; an unknown number is gone.
+pub fn state(row: &NodeRow) -> NodeState {
+    match row.state {
+        0 => NodeState::Joining,
+        1 => NodeState::Serving,
+        2 => NodeState::Leaving,
+        _ => NodeState::Gone,
+    }
+}
+
+/// The nodes of a cluster, by name.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct View {
+    rows: BTreeMap<String, NodeRow>,
+}
+
+/// A view that is refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("view of more than {NODES_MAX} nodes")]
+pub struct TooManyNodes;
+
+impl View {
+    /// Takes in `row` if it is newer than what is known of that node.
+    pub fn merge(&mut self, row: NodeRow) -> Result<(), TooManyNodes> {
+        match self.rows.get(&row.id) {
+            Some(old) if (old.incarnation, old.version) >= (row.incarnation, row.version) => Ok(()),
+            None if self.rows.len() >= NODES_MAX => Err(TooManyNodes),
+            _ => {
+                self.rows.insert(row.id.clone(), row);
+                Ok(())
+            }
+        }
+    }
+
+    /// Every row, by name.
+    pub fn rows(&self) -> impl Iterator<Item = &NodeRow> {
+        self.rows.values()
+    }
+
+    /// The rows whose nodes are in the ring.
+    pub fn members(&self) -> impl Iterator<Item = &NodeRow> {
+        self.rows.values().filter(|row| state(row) == NodeState::Serving)
+    }
+
+    /// The row of that node.
+    pub fn node(&self, id: &str) -> Option<&NodeRow> {
+        self.rows.get(id)
+    }
+
+    /// Hash of the members: names and weights. Two views with the same id place every key alike.
+    pub fn id(&self) -> u64 {
+        let mut text = Vec::new();
+        for row in self.members() {
+            text.extend_from_slice(&(row.id.len() as u32).to_le_bytes());
+            text.extend_from_slice(row.id.as_bytes());
+            text.extend_from_slice(&row.weight.to_le_bytes());
+        }
+        xxh3_64(&text)
+    }
+
+    /// As a reply says it.
+    pub fn payload(&self) -> ViewPayload {
+        ViewPayload { view_id: self.id(), nodes: self.rows.values().cloned().collect() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(id: &str, incarnation: u64, version: u64, state: u8) -> NodeRow {
+        NodeRow { id: id.into(), quic: "127.0.0.1:1".into(), weight: 1, incarnation, version, state, roles: vec!["cache".into()] }
+    }
+
+    /// Promise: any order of the same news gives the same view.
+    #[test]
+    fn merge_is_by_maximum() {
+        let news = [row("a", 1, 1, 0), row("a", 1, 2, 1), row("a", 2, 0, 0), row("b", 5, 5, 1)];
+        let view = |order: &[usize]| {
+            let mut view = View::default();
+            order.iter().for_each(|&i| view.merge(news[i].clone()).expect("merge"));
+            view
+        };
+        assert_eq!(view(&[0, 1, 2, 3]), view(&[3, 2, 1, 0]));
+        assert_eq!(view(&[2, 1]).node("a").map(|r| r.incarnation), Some(2));
+        assert_ne!(view(&[1]).id(), view(&[1, 3]).id());
+        assert_eq!(view(&[0]).members().count(), 0);
+    }
+
+    /// Promise: a hostile view cannot grow without bound.
+    #[test]
+    fn view_is_bounded() {
+        let mut view = View::default();
+        for i in 0..NODES_MAX {
+            view.merge(row(&i.to_string(), 1, 1, 1)).expect("merge");
+        }
+        assert_eq!(view.merge(row("one more", 1, 1, 1)), Err(TooManyNodes));
+    }
+}

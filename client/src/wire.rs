@@ -1,0 +1,481 @@
+//! The wire: what a request and a reply say, and their limits. `docs/PROTOCOL.md` is the text of record.
+//!
+//! One request is one bidirectional stream. The asking side sends two messages, [`Header`] and the verb's body, and ends its
+//! side; the answering side sends items, each an [`ItemHead`] and that many payload bytes, and ends its side after the last.
+//! A message is a `u32` length (little-endian) and an `rkyv` archive (little-endian, unaligned, validated before use).
+//!
+//! [`Header`] and [`ItemHead`] never change shape: new fields go into `ext`. A verb's body may be replaced only with a new verb
+//! or a new ALPN version.
+
+pub mod codec;
+pub mod stream;
+
+use rkyv::{Archive, Deserialize, Serialize};
+
+/// ALPN names that a node offers, newest first: N and, once there is one, N − 1.
+pub const ALPN: &[&[u8]] = &[b"framecache/1"];
+
+/// Longest header message, in bytes. A caller, an on-behalf-of name and an etag are 256 each; the rest is for `ext`.
+pub const HEADER_BYTES_MAX: usize = 16 << 10;
+/// Longest body message, in bytes: 4,096 addresses of 1 KiB would not fit, 1,024 do, and shorter ones pack better.
+pub const BODY_BYTES_MAX: usize = 1 << 20;
+/// Longest item head, in bytes.
+pub const ITEM_BYTES_MAX: usize = 16 << 10;
+/// Most items in one `Frames`, `Stat` or `Warm` request.
+pub const BATCH_ITEMS_MAX: usize = 4096;
+/// Most different specs in one `Frames` request.
+pub const BATCH_SPECS_MAX: usize = 16;
+/// Longest payload of one item, in bytes: the decoded pixels of the largest picture that is allowed by default, and then some.
+pub const PAYLOAD_BYTES_MAX: u32 = 1 << 30;
+/// Longest control payload (view, list, explain), in bytes.
+pub const CONTROL_BYTES_MAX: u32 = 4 << 20;
+/// Most entries of one `List` reply: S3's own page.
+pub const LIST_ITEMS_MAX: u32 = 1000;
+/// Longest name of a caller, in bytes.
+pub const CALLER_BYTES_MAX: usize = 256;
+/// Most extension fields of a message.
+pub const EXT_FIELDS_MAX: usize = 64;
+
+/// What is asked. Numbers are for ever; an unknown one is answered with [`Status::UnknownVerb`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u16)]
+pub enum Verb {
+    /// Raw bytes of a range.
+    Read = 1,
+    /// Decoded pictures or frames, a batch.
+    Frames = 2,
+    /// One decode unit for a peer: decoded, streamed, not kept.
+    Decode = 3,
+    /// A cached page or frame, if held; asks nobody.
+    Peek = 4,
+    /// Version, size and media facts.
+    Stat = 5,
+    /// Objects under a prefix, or members of an archive, paged.
+    List = 6,
+    /// Slices of tar, MDS, video and dataset indexes.
+    Index = 7,
+    /// Fill these, at low priority.
+    Warm = 8,
+    /// The members of the cluster.
+    View = 9,
+    /// What a loader will ask next.
+    Plan = 10,
+    /// Pin or evict.
+    Keep = 11,
+    /// Who owns it, where it is cached, and why.
+    Explain = 12,
+    /// Who is asking.
+    Auth = 13,
+}
+
+impl Verb {
+    /// Every verb, by number.
+    pub const ALL: [Verb; 13] = [
+        Verb::Read, Verb::Frames, Verb::Decode, Verb::Peek, Verb::Stat, Verb::List, Verb::Index, Verb::Warm, Verb::View, Verb::Plan,
+        Verb::Keep, Verb::Explain, Verb::Auth,
+    ];
+
+    /// The verb of that number.
+    pub fn from_number(number: u16) -> Option<Self> {
+        Self::ALL.into_iter().find(|verb| *verb as u16 == number)
+    }
+
+    /// Its name, in lower case.
+    pub fn name(self) -> &'static str {
+        match self {
+            Verb::Read => "read",
+            Verb::Frames => "frames",
+            Verb::Decode => "decode",
+            Verb::Peek => "peek",
+            Verb::Stat => "stat",
+            Verb::List => "list",
+            Verb::Index => "index",
+            Verb::Warm => "warm",
+            Verb::View => "view",
+            Verb::Plan => "plan",
+            Verb::Keep => "keep",
+            Verb::Explain => "explain",
+            Verb::Auth => "auth",
+        }
+    }
+}
+
+/// How an item ended. Numbers are for ever; an unknown one is read as [`Status::Internal`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u16)]
+pub enum Status {
+    /// Here it is.
+    Ok = 0,
+    /// The origin has no such object. Final.
+    NotFound = 1,
+    /// The policy here, or the origin, does not permit it. Final.
+    Denied = 2,
+    /// No such bucket in this cluster's configuration; the origin was not asked. Final.
+    NotConfigured = 3,
+    /// The object was replaced; `message` names both versions. Final for this logical read.
+    Changed = 4,
+    /// The bytes are no picture, or a broken one. Final.
+    Undecodable = 5,
+    /// A format, spec or address form that is known but not supported. Final.
+    Unsupported = 6,
+    /// Declared dimensions, or the whole need, pass a limit. Final.
+    TooLarge = 7,
+    /// Try again after `retry_after_ms`.
+    Busy = 8,
+    /// The deadline passed here.
+    Timeout = 9,
+    /// The node leaves: ask the walk's next.
+    Leaving = 10,
+    /// This node does not know the verb.
+    UnknownVerb = 11,
+    /// The request breaks the protocol or names nothing; correct it. Final.
+    Malformed = 12,
+    /// The origin cannot be reached, or fails.
+    Unavailable = 13,
+    /// The node failed; its log says how.
+    Internal = 14,
+    /// The range starts past the object's end. Final.
+    OutOfRange = 15,
+}
+
+impl Status {
+    /// The status of that number.
+    pub fn from_number(number: u16) -> Self {
+        use Status::*;
+        let all = [
+            Ok, NotFound, Denied, NotConfigured, Changed, Undecodable, Unsupported, TooLarge, Busy, Timeout, Leaving, UnknownVerb,
+            Malformed, Unavailable, Internal, OutOfRange,
+        ];
+        all.into_iter().find(|status| *status as u16 == number).unwrap_or(Internal)
+    }
+
+    /// Its name, as metrics and messages have it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Status::Ok => "ok",
+            Status::NotFound => "not found",
+            Status::Denied => "denied",
+            Status::NotConfigured => "not configured",
+            Status::Changed => "changed",
+            Status::Undecodable => "undecodable",
+            Status::Unsupported => "unsupported",
+            Status::TooLarge => "too large",
+            Status::Busy => "busy",
+            Status::Timeout => "timeout",
+            Status::Leaving => "leaving",
+            Status::UnknownVerb => "unknown verb",
+            Status::Malformed => "malformed",
+            Status::Unavailable => "unavailable",
+            Status::Internal => "internal",
+            Status::OutOfRange => "out of range",
+        }
+    }
+}
+
+/// Who comes first when not all can.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+#[repr(u8)]
+pub enum Class {
+    /// Somebody waits for it.
+    #[default]
+    Now = 0,
+    /// A loader reads ahead.
+    Ahead = 1,
+    /// A warm-up.
+    Warm = 2,
+}
+
+impl Class {
+    /// The class of that number; an unknown one comes last.
+    pub fn from_number(number: u8) -> Self {
+        match number {
+            0 => Class::Now,
+            1 => Class::Ahead,
+            _ => Class::Warm,
+        }
+    }
+}
+
+/// W3C trace context, as bytes. All zero: none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Archive, Serialize, Deserialize)]
+pub struct Trace {
+    /// Trace id.
+    pub trace_id: [u8; 16],
+    /// The caller's span.
+    pub span_id: [u8; 8],
+    /// Bit 0: sampled.
+    pub flags: u8,
+}
+
+/// A later addition to a fixed message: number and bytes. Unknown numbers are passed over.
+pub type Ext = Vec<(u16, Vec<u8>)>;
+
+/// What every request begins with.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Archive, Serialize, Deserialize)]
+pub struct Header {
+    /// The number of a [`Verb`].
+    pub verb: u16,
+    /// The number of a [`Class`].
+    pub class: u8,
+    /// Milliseconds that the caller will still wait; counted from the arrival of this message.
+    pub deadline_ms_left: u32,
+    /// The caller's trace.
+    pub trace: Trace,
+    /// A name for the caller's job, for metrics and quotas; never trusted for access.
+    pub caller: String,
+    /// For a peer: the caller on whose behalf it asks. Empty: nobody's.
+    pub on_behalf_of: String,
+    /// The version that the logical read is pinned to. Empty: none.
+    pub version: String,
+    /// Later additions.
+    pub ext: Ext,
+}
+
+/// Body of [`Verb::Read`]: bytes `[start, start + length)` of an object, cut at its end.
+#[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
+pub struct ReadBody {
+    /// The object's address.
+    pub uri: String,
+    /// First byte.
+    pub start: u64,
+    /// Number of bytes.
+    pub length: u64,
+}
+
+/// One wanted picture or frame of a [`FramesBody`].
+#[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
+pub struct FrameAsk {
+    /// The caller's slot.
+    pub index: u32,
+    /// Which try of that slot this is.
+    pub attempt: u16,
+    /// Which of the request's specs.
+    pub spec: u16,
+    /// The picture's or video's address.
+    pub uri: String,
+    /// The pinned version. Empty: none.
+    pub version: String,
+}
+
+/// Body of [`Verb::Frames`]: a batch for one owner.
+#[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
+pub struct FramesBody {
+    /// Decode specs as text.
+    pub specs: Vec<String>,
+    /// What is wanted.
+    pub items: Vec<FrameAsk>,
+}
+
+/// Body of [`Verb::Decode`]: one decode unit of one version, several specs.
+#[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
+pub struct DecodeBody {
+    /// The picture's or video's address; its version is in the header.
+    pub uri: String,
+    /// First frame of the unit; 0 for a picture.
+    pub unit: u64,
+    /// Decode specs as text.
+    pub specs: Vec<String>,
+}
+
+/// Body of [`Verb::Peek`]: a page, or a frame where `spec` is not empty. The version is in the header.
+#[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
+pub struct PeekBody {
+    /// The object's address.
+    pub uri: String,
+    /// Page or frame index.
+    pub index: u64,
+    /// Decode spec as text; empty for a raw page.
+    pub spec: String,
+}
+
+/// Body of [`Verb::Stat`] and of [`Verb::Warm`]: objects, and for `Warm` a spec (empty: raw bytes).
+#[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
+pub struct ObjectsBody {
+    /// Addresses.
+    pub uris: Vec<String>,
+    /// Decode spec as text; may be empty.
+    pub spec: String,
+}
+
+/// Body of [`Verb::List`].
+#[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
+pub struct ListBody {
+    /// `s3://bucket/` and any beginning of a key.
+    pub prefix: String,
+    /// The last key of the page before; empty for the first.
+    pub after: String,
+    /// Most entries wanted, at most [`LIST_ITEMS_MAX`].
+    pub limit: u32,
+}
+
+/// Body of [`Verb::Index`]: entries `[start, start + count)` of an index.
+#[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
+pub struct IndexBody {
+    /// The indexed object's address.
+    pub uri: String,
+    /// What kind of index: `tar`, `mds`, `video`, `dataset`.
+    pub kind: String,
+    /// First entry.
+    pub start: u64,
+    /// Number of entries.
+    pub count: u64,
+}
+
+/// Body of [`Verb::View`].
+#[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
+pub struct ViewBody {
+    /// The view that the caller has; 0 for none.
+    pub known: u64,
+}
+
+/// Body of [`Verb::Plan`]: what a loader will ask next, in order.
+#[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
+pub struct PlanBody {
+    /// The loader.
+    pub loader: u64,
+    /// Addresses.
+    pub uris: Vec<String>,
+    /// Decode spec as text; may be empty.
+    pub spec: String,
+}
+
+/// Body of [`Verb::Keep`].
+#[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
+pub struct KeepBody {
+    /// An object, or a prefix ending in `/`.
+    pub uri: String,
+    /// 0 unpin, 1 pin, 2 evict.
+    pub action: u8,
+}
+
+/// Body of [`Verb::Explain`].
+#[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
+pub struct ExplainBody {
+    /// The object's address.
+    pub uri: String,
+    /// Decode spec as text; empty for raw bytes.
+    pub spec: String,
+}
+
+/// Body of [`Verb::Auth`].
+#[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
+pub struct AuthBody {
+    /// A bearer token.
+    pub token: String,
+}
+
+/// What every item of a reply begins with.
+#[derive(Clone, Debug, Default, PartialEq, Archive, Serialize, Deserialize)]
+pub struct ItemHead {
+    /// The caller's slot; 0 where a request has only one.
+    pub index: u32,
+    /// The try that this answers.
+    pub attempt: u16,
+    /// The number of a [`Status`].
+    pub status: u16,
+    /// Whether this is the last item of its slot.
+    pub last: bool,
+    /// Payload bytes that follow.
+    pub payload_bytes: u32,
+    /// Where they belong: byte of the object for `Read`, else 0.
+    pub offset: u64,
+    /// Bytes of the whole object, where known.
+    pub size: u64,
+    /// The object's version. Empty where nothing was found.
+    pub version: String,
+    /// For [`Status::Busy`]: wait this long.
+    pub retry_after_ms: u32,
+    /// For people: why.
+    pub message: String,
+    /// What the payload looks like, for `Frames` and `Decode`.
+    pub tensor: Option<TensorItem>,
+    /// Later additions.
+    pub ext: Ext,
+}
+
+/// [`crate::TensorHead`] on the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Archive, Serialize, Deserialize)]
+pub struct TensorItem {
+    /// Height, width, channels.
+    pub shape: [u32; 3],
+    /// The number of a [`crate::frame::Dtype`].
+    pub dtype: u8,
+    /// The number of a [`crate::frame::Layout`].
+    pub layout: u8,
+    /// EXIF orientation, 1 to 8.
+    pub orientation: u8,
+    /// Width and height before resize and crop.
+    pub source: [u32; 2],
+    /// Presentation time.
+    pub pts_seconds: f64,
+}
+
+/// One member of a view, in the reply to [`Verb::View`].
+#[derive(Clone, Debug, PartialEq, Archive, Serialize, Deserialize)]
+pub struct NodeRow {
+    /// The node's name.
+    pub id: String,
+    /// Host or address, and port, where it speaks QUIC. A host of `0.0.0.0` or `::` means: where you reached the sender.
+    pub quic: String,
+    /// Share of keys, absolute.
+    pub weight: u32,
+    /// Moves with each start of the node.
+    pub incarnation: u64,
+    /// Moves with each change of the row.
+    pub version: u64,
+    /// 0 joining, 1 serving, 2 leaving, 3 gone.
+    pub state: u8,
+    /// Roles, e.g. `cache`, `decode`.
+    pub roles: Vec<String>,
+}
+
+/// Payload of the reply to [`Verb::View`].
+#[derive(Clone, Debug, PartialEq, Archive, Serialize, Deserialize)]
+pub struct ViewPayload {
+    /// Hash of the members.
+    pub view_id: u64,
+    /// All rows.
+    pub nodes: Vec<NodeRow>,
+}
+
+/// One object in the reply to [`Verb::List`].
+#[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
+pub struct ListRow {
+    /// Key inside the bucket.
+    pub key: String,
+    /// Bytes.
+    pub size: u64,
+    /// Version.
+    pub version: String,
+}
+
+/// Payload of the reply to [`Verb::List`].
+#[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
+pub struct ListPayload {
+    /// Objects, in key order.
+    pub rows: Vec<ListRow>,
+    /// Whether more follow the last row.
+    pub more: bool,
+}
+
+/// Payload of the reply to [`Verb::Stat`], one item an object.
+#[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
+pub struct StatPayload {
+    /// Name of the media format by content, empty if not a known one.
+    pub format: String,
+    /// Pixels; 0 if not a picture.
+    pub width: u32,
+    /// Pixels; 0 if not a picture.
+    pub height: u32,
+    /// EXIF orientation, 1 to 8.
+    pub orientation: u8,
+    /// Bytes that decoding it takes.
+    pub decode_bytes: u64,
+}
+
+/// Payload of the reply to [`Verb::Explain`].
+#[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
+pub struct ExplainPayload {
+    /// Lines of `name`, `value`, in reading order; names are documented in `docs/PROTOCOL.md`.
+    pub lines: Vec<(String, String)>,
+}
