@@ -1,2 +1,3 @@
 //! The cache node of Framecache.
 pub mod dev;
+pub mod origin;
