@@ -1,1 +1,3 @@
-//! x
+//! The cache node of Framecache.
+pub mod dev;
+pub mod origin;

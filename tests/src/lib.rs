@@ -1,1 +1,2 @@
-//! x
+//! What the tests of the whole stand on.
+pub mod faulty;

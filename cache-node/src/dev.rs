@@ -1,0 +1,3 @@
+//! The embedded default: everything on this machine, nothing to configure.
+
+pub mod origin;
