@@ -13,8 +13,8 @@ and a larger count only adds. A folder that is as asked is left as it is.
 
 The photographs come from packages, each pinned by its SHA-256, and stay in .build/photographs: scikit-image and scikit-learn
 (the small ones; without them nothing can be made) and Debian's lomiri-wallpapers-16.04 (the large ones; without apt, or
-where the package is not to be had, the folder goes without). Neither is installed. Their licences are in the packages: public
-domain or CC0 but for china.jpg and flower.jpg (CC BY) and the wallpapers (CC BY and CC BY-SA, authors in their names).
+where the package is not to be had, the folder goes without). Nothing is installed, and nothing made here is for passing on:
+the licences in the packages ask for attribution (china.jpg and flower.jpg CC BY, the wallpapers CC BY, CC BY-SA or CC0).
 """
 
 import argparse
@@ -92,6 +92,7 @@ def photographs(folder: Path, count: int, size: Size, large: int, large_size: Si
 
     receipt.unlink(missing_ok=True)
     shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
     small = sources(SMALL, fetch_wheels)
     try:
         wallpapers = sources(LARGE, fetch_wallpapers) if large else []
@@ -100,17 +101,17 @@ def photographs(folder: Path, count: int, size: Size, large: int, large_size: Si
         wallpapers = []
     made = {"asked": asked, "pictures": series(folder, small, count, size, seed)}
     made["pictures"] += series(folder / "large", wallpapers, large if wallpapers else 0, large_size, seed)
-    for picture in made["pictures"]:
-        picture["key"] = str(Path(picture.pop("path")).relative_to(folder))
+    for one in made["pictures"]:
+        one["key"] = str(Path(one.pop("path")).relative_to(folder))
     receipt.write_text(json.dumps(made, indent=1))
     return made
 
 
 def summary(made: dict) -> str:
     sizes: dict[str, int] = {}
-    for picture in made["pictures"]:
-        sizes[picture["size"]] = sizes.get(picture["size"], 0) + 1
-    megabytes = sum(picture["bytes"] for picture in made["pictures"]) / 1e6
+    for one in made["pictures"]:
+        sizes[one["size"]] = sizes.get(one["size"], 0) + 1
+    megabytes = sum(one["bytes"] for one in made["pictures"]) / 1e6
     parts = ", ".join(f"{count} of {size}" for size, count in sizes.items())
     return f"{len(made['pictures'])} ({parts}), {megabytes:.1f} MB"
 
@@ -122,11 +123,11 @@ def recipe() -> str:
 
 
 def intact(folder: Path, made: dict) -> bool:
-    def whole(picture: dict) -> bool:
-        path = folder / picture["key"]
-        return path.exists() and path.stat().st_size == picture["bytes"]
+    def whole(one: dict) -> bool:
+        path = folder / one["key"]
+        return path.exists() and path.stat().st_size == one["bytes"]
 
-    return all(whole(picture) for picture in made["pictures"])
+    return all(whole(one) for one in made["pictures"])
 
 
 # ---- one picture
