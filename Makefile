@@ -1,0 +1,64 @@
+# Thin lines over cargo, maturin, pytest and the scripts they name. `make` alone says what there is.
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test soak peers bench lint clean-demo setup photographs build wheel
+
+python := $(CURDIR)/.venv/bin/python
+target := $(or $(CARGO_TARGET_DIR),target)
+# The whole workspace with the same features each time, so that demo, tests and bench share every dependency's one build.
+workspace := --release --locked --workspace --features framecache/cli
+
+# Named for every cargo run alike: a change of it would build the Python module again.
+export PYO3_PYTHON := $(python)
+
+help: ## say what there is
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: setup photographs build wheel ## real photographs: a plain loader, then one node, cold and warm
+	@$(python) bench/demo/run.py --binaries $(target)/release --out demo-out
+
+test: setup ## every behaviour at small size: Rust, documentation, Python
+	cargo test $(workspace) --all-targets
+	cargo test $(workspace) --doc
+	@$(MAKE) --no-print-directory wheel
+	$(python) -m pytest -q -m "not soak and not peers" client/python/tests
+
+soak: setup ## the tests of full size and duration
+	cargo test $(workspace) --all-targets -- --ignored
+	@$(MAKE) --no-print-directory wheel
+	$(python) -m pytest -q -m soak client/python/tests
+
+peers: setup wheel ## the tests that need heavy third-party packages (gigabytes: torch)
+	@tests/setup.sh tests/requirements-peers.txt
+	$(python) -m pytest -q -m peers client/python/tests
+
+bench: setup build ## list the benchmarks; NAME=... runs one
+	@$(target)/release/framecache-bench $(if $(NAME),run $(NAME),list)
+
+lint: setup ## formatting and lints: Rust, Python, shell
+	@tests/setup.sh tests/requirements-lint.txt
+	cargo fmt --all --check
+	cargo clippy $(workspace) --all-targets -- -D warnings
+	.venv/bin/ruff check bench client tests
+	.venv/bin/ruff format --check bench client tests
+	.venv/bin/shellcheck tests/setup.sh .ci/run
+
+clean-demo: ## remove the demo's pictures and results
+	rm -rf .build/demo demo-out
+
+setup:
+	@tests/setup.sh
+
+# Before anything is built: without its photographs the demo says so at once.
+photographs: setup
+	@$(python) bench/demo/photographs.py .build/demo/photographs
+
+build: setup
+	cargo build $(workspace) --bins
+
+# The wheel as users get it, installed as users install it: what the source tree holds beside it cannot help a test to pass.
+wheel: setup
+	@rm -rf .build/wheels
+	.venv/bin/maturin build --release --locked --compatibility linux --interpreter $(python) \
+		--manifest-path client/python/Cargo.toml --out .build/wheels
+	@$(python) -m pip install --quiet --disable-pip-version-check --no-index --no-deps --force-reinstall .build/wheels/*.whl
