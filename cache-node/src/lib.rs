@@ -1,1 +1,4 @@
-//! x
+//! The cache node of Framecache.
+
+pub mod config;
+pub mod telemetry;
