@@ -1,4 +1,5 @@
 //! The cache node of Framecache.
 
+pub mod budget;
 pub mod config;
 pub mod telemetry;
