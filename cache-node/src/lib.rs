@@ -1,5 +1,6 @@
 //! The cache node of Framecache.
 
+pub mod auth;
 pub mod budget;
 pub mod config;
 pub mod telemetry;

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::{AuthPolicy, Config, ConfigError, Size};
+use crate::auth::Policy;
 
 /// The facts behind the defaults.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -112,7 +113,18 @@ pub(super) fn check(config: &Config, host: &Host) -> Result<(), ConfigError> {
             return Err(ConfigError::Conflict { key, problem, fix: "name a file that this user may read".into() });
         }
     }
-    Ok(())
+    config.auth.policy.read().map(drop)
+}
+
+impl AuthPolicy {
+    /// The policy itself, read from its file where there is one.
+    pub fn read(&self) -> Result<Policy, ConfigError> {
+        let AuthPolicy::File(path) = self else { return Ok(Policy::AllowAll) };
+        let refuse = |problem, fix: &str| ConfigError::Conflict { key: "auth.policy", problem, fix: fix.into() };
+        let text = fs::read_to_string(path)
+            .map_err(|error| refuse(format!("= {path:?} cannot be read: {error}"), "name a file that this user may read"))?;
+        Policy::parse(&text).map_err(|error| refuse(format!("= {path:?} is refused: {error}"), "correct the file"))
+    }
 }
 
 fn is_file(found: fs::Metadata) -> std::io::Result<()> {

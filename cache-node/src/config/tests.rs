@@ -212,6 +212,8 @@ fn the_host_is_checked_apart() {
     config.tls = None;
     config.auth.policy = AuthPolicy::File(folder.path().into());
     assert!(said(&config).starts_with("`auth.policy`"));
+    config.auth.policy = AuthPolicy::File(folder.path().join("file"));
+    assert!(said(&config).contains("is refused: policy line 1"), "{}", said(&config));
     config.auth.policy = AuthPolicy::AllowAll;
     config.node.memory_limit = 33 << 30;
     assert!(said(&config).contains("more than the 32GiB of this host"), "{}", said(&config));
