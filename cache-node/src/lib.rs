@@ -1,3 +1,8 @@
 //! The cache node of Framecache.
+
+pub mod auth;
+pub mod budget;
+pub mod config;
 pub mod dev;
 pub mod origin;
+pub mod telemetry;

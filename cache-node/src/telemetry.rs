@@ -1,0 +1,5 @@
+//! One way to look at a node.
+
+mod log;
+
+pub use log::LogSetting;
