@@ -85,8 +85,8 @@ const INTERVAL_FIRST: Duration = Duration::from_millis(10);
 const INTERVAL_MAX: Duration = Duration::from_secs(1);
 /// Below this, spacing is no brake any more.
 const INTERVAL_MIN: Duration = Duration::from_millis(1);
-/// 1 s to 1 ms in twenty successes, which take 3.3 s.
-const INTERVAL_SHRINK: f64 = 0.7;
+/// 1 s to 1 ms in ten successes, which take 2 s; where half of the replies still refuse, growth and shrinkage balance.
+const INTERVAL_SHRINK: f64 = 0.5;
 /// An origin that names a longer pause is asked again after this one.
 const RETRY_AFTER_MAX: Duration = Duration::from_secs(30);
 

@@ -105,32 +105,23 @@ impl Reply {
     pub(crate) async fn body(self, promise: &Promise, idle: Duration) -> Result<Bytes, Failure> {
         let length = promise.range.len() as usize;
         let mut stream = self.body;
-        let mut whole = Bytes::new();
-        let mut parts = BytesMut::new();
+        // Copied into memory of its own size: a chunk kept as it came would hold the whole read buffer behind it.
+        let mut body = BytesMut::with_capacity(length);
         loop {
-            let received = whole.len() + parts.len();
-            let chunk = match timeout(idle, stream.try_next()).await {
+            let received = body.len();
+            match timeout(idle, stream.try_next()).await {
                 Err(_) => return Err(Failure::Silent("rest of the body")),
                 Ok(Err(_)) => return Err(Failure::Broken(format!("body broke off at {received} of {length} bytes"))),
+                Ok(Ok(Some(chunk))) if chunk.len() > length - received => {
+                    return Err(Failure::Mangled(format!("body is longer than {length} bytes")));
+                }
+                Ok(Ok(Some(chunk))) => body.extend_from_slice(&chunk),
                 Ok(Ok(None)) if received < length => {
                     return Err(Failure::Mangled(format!("body ends at {received} of {length} bytes")));
                 }
-                Ok(Ok(None)) => break,
-                Ok(Ok(Some(chunk))) => chunk,
-            };
-            if chunk.len() > length - received {
-                return Err(Failure::Mangled(format!("body is longer than {length} bytes")));
-            }
-            if received == 0 && chunk.len() == length {
-                whole = chunk;
-            } else {
-                if parts.is_empty() {
-                    parts.reserve(length);
-                }
-                parts.extend_from_slice(&chunk);
+                Ok(Ok(None)) => return Ok(body.freeze()),
             }
         }
-        Ok(if whole.is_empty() { parts.freeze() } else { whole })
     }
 }
 

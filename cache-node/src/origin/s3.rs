@@ -170,9 +170,14 @@ impl Bucket {
                 }
                 Ok(Err(failure)) => failure,
             };
-            if let Failure::Throttled { retry_after } = failure {
-                self.stats.throttled.fetch_add(1, Relaxed);
-                self.gate.throttled(retry_after);
+            match failure {
+                Failure::Throttled { retry_after } => {
+                    self.stats.throttled.fetch_add(1, Relaxed);
+                    self.gate.throttled(retry_after);
+                }
+                // "No" is an answer, too: the origin is well.
+                Failure::Final(_) | Failure::Replaced(_) | Failure::PastEnd => self.gate.success(began.elapsed()),
+                Failure::Broken(_) | Failure::Silent(_) | Failure::Mangled(_) => {}
             }
             let left = deadline.saturating_duration_since(Instant::now());
             let decision = {
