@@ -3,4 +3,5 @@
 pub mod auth;
 pub mod budget;
 pub mod config;
+pub mod serve;
 pub mod telemetry;

@@ -1,0 +1,3 @@
+//! The node's doors.
+
+pub mod admin;
