@@ -5,4 +5,8 @@ pub mod budget;
 pub mod config;
 pub mod dev;
 pub mod origin;
+pub mod serve {
+    //! The doors.
+    pub mod admin;
+}
 pub mod telemetry;

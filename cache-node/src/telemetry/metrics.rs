@@ -1,0 +1,174 @@
+//! Every metric there is: the one table behind `/metrics`, the status page and `docs/METRICS.md`.
+//!
+//! A name is `framecache_<what>_<unit>`, with `_total` behind what only grows. Label values come from small sets, never from
+//! what a user sends.
+
+/// One metric.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Row {
+    pub name: &'static str,
+    pub kind: Kind,
+    pub unit: Unit,
+    pub labels: &'static [&'static str],
+    /// Under which heading it is shown.
+    pub room: &'static str,
+    pub help: &'static str,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Counter,
+    Gauge,
+    Histogram,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    Count,
+    Bytes,
+    Seconds,
+    /// Seconds since 1970.
+    Time,
+    /// One or zero.
+    Flag,
+}
+
+const fn row(
+    room: &'static str,
+    name: &'static str,
+    kind: Kind,
+    unit: Unit,
+    labels: &'static [&'static str],
+    help: &'static str,
+) -> Row {
+    Row { name, kind, unit, labels, room, help }
+}
+
+use Kind::{Counter, Gauge, Histogram};
+use Unit::{Bytes, Count, Flag, Seconds, Time};
+
+/// All metrics, in the order in which they are shown.
+#[rustfmt::skip]
+pub const METRICS: &[Row] = &[
+    row("node", "framecache_build_info", Gauge, Flag, &["version"], "Always 1; the label says what runs."),
+    row("node", "framecache_start_time_seconds", Gauge, Time, &[], "When the node started."),
+    row("node", "framecache_ready", Gauge, Flag, &[], "1 while /ready answers 200."),
+    row("node", "framecache_draining", Gauge, Flag, &[], "1 once the node is leaving."),
+    row("node", "framecache_memory_limit_bytes", Gauge, Bytes, &[], "node.memory_limit."),
+    row("node", "framecache_memory_resident_bytes", Gauge, Bytes, &[], "Resident memory of the node's own process."),
+
+    row("requests", "framecache_requests_total", Counter, Count, &["verb", "outcome"], "Requests answered, by verb and outcome (ok, busy, not_found, denied, changed, timeout, error)."),
+    row("requests", "framecache_request_seconds", Histogram, Seconds, &["verb"], "From header parsed to last byte written."),
+    row("requests", "framecache_busy_refusal_seconds", Histogram, Seconds, &[], "From header parsed to Busy written."),
+    row("requests", "framecache_sent_bytes_total", Counter, Bytes, &["verb"], "Payload bytes written to clients and nodes."),
+    row("requests", "framecache_denied_total", Counter, Count, &["action"], "Requests that the policy denied."),
+    row("requests", "framecache_connections", Gauge, Count, &["kind"], "Open QUIC connections, from clients and from nodes."),
+    row("requests", "framecache_connections_total", Counter, Count, &["kind"], "QUIC connections accepted."),
+    row("requests", "framecache_connections_refused_total", Counter, Count, &["reason"], "QUIC connections refused before any request."),
+    row("requests", "framecache_streams", Gauge, Count, &[], "Requests under way."),
+    row("requests", "framecache_replies_reset_total", Counter, Count, &[], "Replies given up because the reader was too slow."),
+
+    row("budget", "framecache_budget_limit_bytes", Gauge, Bytes, &["level"], "Most that one verb level may reserve: its floor and all that is shared."),
+    row("budget", "framecache_budget_floor_bytes", Gauge, Bytes, &["level"], "What no other level can take."),
+    row("budget", "framecache_budget_in_use_bytes", Gauge, Bytes, &["level"], "Reserved now."),
+    row("budget", "framecache_budget_waiting", Gauge, Count, &["level"], "Requests that wait for memory."),
+    row("budget", "framecache_budget_refused_total", Counter, Count, &["level"], "Reservations refused, busy or too large."),
+    row("budget", "framecache_budget_shared_free_bytes", Gauge, Bytes, &[], "What every level may still take above its floor."),
+    row("budget", "framecache_budget_fixed_bytes", Gauge, Bytes, &["line"], "Spent for as long as the node runs, by the key that sets it."),
+
+    row("cache", "framecache_cache_hits_total", Counter, Count, &["class", "tier"], "Look-ups answered, by class (head, raw, decoded) and tier (ram, disk)."),
+    row("cache", "framecache_cache_misses_total", Counter, Count, &["class"], "Look-ups that found nothing in any tier."),
+    row("cache", "framecache_cache_entries", Gauge, Count, &["class", "tier"], "Entries held."),
+    row("cache", "framecache_cache_bytes", Gauge, Bytes, &["class", "tier"], "Bytes held."),
+    row("cache", "framecache_cache_capacity_bytes", Gauge, Bytes, &["class", "tier"], "Bytes that may be held."),
+    row("cache", "framecache_cache_admitted_total", Counter, Count, &["class"], "Fills that admission let in."),
+    row("cache", "framecache_cache_passed_total", Counter, Count, &["class"], "Fills that admission did not keep."),
+    row("cache", "framecache_cache_evictions_total", Counter, Count, &["class", "tier"], "Entries that left for others."),
+    row("cache", "framecache_cache_drops_total", Counter, Count, &["class", "tier"], "Admitted entries that were lost on the way in."),
+    row("cache", "framecache_cache_corrupt_total", Counter, Count, &["class", "tier"], "Entries whose checksum or identity was wrong: never served, filled again."),
+    row("cache", "framecache_cache_disk_state", Gauge, Flag, &["state"], "1 for the disk tier's state (off, opening, on, failed), 0 for the others."),
+    row("cache", "framecache_cache_disk_read_bytes_total", Counter, Bytes, &[], "Read from the disk tier."),
+    row("cache", "framecache_cache_disk_written_bytes_total", Counter, Bytes, &[], "Written to the disk tier."),
+    row("cache", "framecache_flights", Gauge, Count, &["class"], "Fills under way."),
+    row("cache", "framecache_flight_waits_total", Counter, Count, &["class"], "Requests that waited for another's fill rather than starting one."),
+
+    row("peers", "framecache_peer_requests_total", Counter, Count, &["verb", "outcome"], "Requests sent to other nodes."),
+    row("peers", "framecache_peer_read_bytes_total", Counter, Bytes, &[], "Payload bytes received from other nodes."),
+
+    row("origin", "framecache_origin_requests_total", Counter, Count, &["operation", "outcome"], "Requests sent to origins, by operation (get, list) and outcome (ok, not_found, denied, changed, throttled, timeout, error)."),
+    row("origin", "framecache_origin_request_seconds", Histogram, Seconds, &["operation"], "From request sent to last byte received."),
+    row("origin", "framecache_origin_in_flight", Gauge, Count, &[], "Origin requests under way."),
+    row("origin", "framecache_origin_read_bytes_total", Counter, Bytes, &[], "Body bytes received from origins."),
+    row("origin", "framecache_origin_retries_total", Counter, Count, &[], "Requests repeated after a failure."),
+    row("origin", "framecache_origin_hedges_total", Counter, Count, &["outcome"], "Second requests beside a slow first one (won, lost)."),
+    row("origin", "framecache_origin_throttled_total", Counter, Count, &[], "Answers that asked us to slow down."),
+    row("origin", "framecache_origin_errors_total", Counter, Count, &["kind"], "Failures of single attempts, by kind."),
+
+    row("decode", "framecache_decode_jobs_total", Counter, Count, &["engine", "outcome"], "Jobs ended, by engine and outcome (ok, undecodable, unsupported, too_large, timeout, died)."),
+    row("decode", "framecache_decode_seconds", Histogram, Seconds, &["engine"], "From job sent to last frame received."),
+    row("decode", "framecache_decode_waiting", Gauge, Count, &[], "Jobs that wait for a worker."),
+    row("decode", "framecache_decode_workers", Gauge, Count, &["state"], "Worker processes (idle, busy, starting)."),
+    row("decode", "framecache_decode_worker_memory_bytes", Gauge, Bytes, &[], "Resident memory of all workers."),
+    row("decode", "framecache_decode_worker_deaths_total", Counter, Count, &["cause"], "Workers that ended without being asked (signal, cpu, memory, exit)."),
+    row("decode", "framecache_decode_workers_recycled_total", Counter, Count, &["reason"], "Workers replaced on purpose (count, growth)."),
+    row("decode", "framecache_decode_quarantined", Gauge, Count, &[], "Units that killed two workers and are refused."),
+    row("decode", "framecache_decode_quarantine_refusals_total", Counter, Count, &[], "Jobs refused because their unit is quarantined."),
+    row("decode", "framecache_decode_output_bytes_total", Counter, Bytes, &[], "Pixels received from workers."),
+];
+
+impl Row {
+    /// The row of that name.
+    pub fn find(name: &str) -> Option<&'static Row> {
+        METRICS.iter().find(|row| row.name == name)
+    }
+
+    /// This metric's row of the table in `docs/METRICS.md`.
+    pub fn line(&self) -> String {
+        let labels: Vec<_> = self.labels.iter().map(|label| format!("`{label}`")).collect();
+        let labels = if labels.is_empty() { "–".into() } else { labels.join(", ") };
+        format!("| `{}` | {} | {labels} | {} |", self.name, self.kind.name(), self.help)
+    }
+}
+
+impl Kind {
+    /// The kind as Prometheus' text format writes it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Counter => "counter",
+            Gauge => "gauge",
+            Histogram => "histogram",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Names follow the rule that the docs state, and none stands twice.
+    #[test]
+    fn names_follow_the_rule() {
+        for (at, row) in METRICS.iter().enumerate() {
+            let name = row.name;
+            let legal = |text: &str| text.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_');
+            assert!(name.starts_with("framecache_") && legal(name), "{name}");
+            assert!(METRICS[at + 1..].iter().all(|other| other.name != name), "{name} stands twice");
+            assert_eq!(row.kind == Counter, name.ends_with("_total"), "{name}: `_total` is for counters");
+            let base = name.trim_end_matches("_total");
+            assert_eq!(row.unit == Bytes, base.ends_with("_bytes"), "{name}: unit");
+            assert_eq!(matches!(row.unit, Seconds | Time), base.ends_with("_seconds"), "{name}: unit");
+            assert!(row.labels.iter().all(|label| legal(label) && *label != "le"), "{name}: labels");
+            assert!(row.help.ends_with('.'), "{name}: help is a sentence");
+            assert!(row.kind != Histogram || row.unit == Seconds, "{name}: histograms hold durations");
+        }
+    }
+
+    /// The docs' table is this table, row by row.
+    #[test]
+    fn the_docs_list_every_metric() {
+        let docs = include_str!("../../../docs/METRICS.md");
+        let lines: Vec<_> = docs.lines().filter(|line| line.starts_with("| `framecache_")).collect();
+        let wanted: Vec<_> = METRICS.iter().map(Row::line).collect();
+        assert!(lines == wanted, "the table of docs/METRICS.md should be:\n{}", wanted.join("\n"));
+    }
+}
