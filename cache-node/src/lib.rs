@@ -1,1 +1,2 @@
-//! x
+//! The cache node of Framecache.
+pub mod cache;
