@@ -281,6 +281,8 @@ impl Disk {
             self.shared.on.store(false, Relaxed);
             let _ = timeout(HANG, self.shared.engine.close()).await;
             writer.abort();
+            let _ = writer.await;
+            self.shared.folder.unlock();
         }
     }
 

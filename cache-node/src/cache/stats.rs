@@ -57,6 +57,8 @@ counters! {
     dropped_large,
     /// Admitted entries that did not reach the disk: the write failed, or the tier was switched off meanwhile.
     dropped_write,
+    /// Admitted entries that were replaced or removed before they were written.
+    superseded,
     /// Disk entries whose bytes, checksum or identity were wrong; each was a miss, and was removed.
     corrupt,
     /// Disk entries of another format; each was a miss.

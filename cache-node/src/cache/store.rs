@@ -191,9 +191,11 @@ impl Store for FoyerStore {
                 Placed { ram, disk: false }
             }
             Place::RamAndDisk => {
-                count(&self.counters.admitted);
                 let ram = self.ram.insert(name, held.clone());
-                let disk = self.disk().is_some_and(|disk| disk.enqueue(name, held));
+                let disk = self.disk().filter(|disk| disk.is_on()).is_some_and(|disk| {
+                    count(&self.counters.admitted);
+                    disk.enqueue(name, held)
+                });
                 Placed { ram, disk }
             }
         }

@@ -2,6 +2,12 @@
 //!
 //! Small by default; `FRAMECACHE_SOAK=1` runs them at full size.
 
+mod damage;
+mod faults;
+mod keep;
+mod model;
+mod rate;
+mod restart;
 
 use std::path::Path;
 

@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::statvfs::statvfs;
+use parking_lot::Mutex;
 
 use super::{CacheError, CacheSettings, OpenError};
 
@@ -23,7 +24,8 @@ pub(super) struct Folder {
     path: PathBuf,
     block_bytes: u64,
     blocks: u64,
-    _lock: Arc<File>,
+    /// Let go of at the close, not with the last clone: foyer's tasks never end by themselves.
+    lock: Arc<Mutex<Option<File>>>,
 }
 
 impl Folder {
@@ -51,7 +53,8 @@ impl Folder {
             return Err(OpenError::Refused(CacheError::InUse { dir: path.display().to_string() }));
         }
         let block_bytes = settle_marker(&path, settings.disk).map_err(|e| off("write the marker", e))?;
-        let folder = Self { block_bytes, blocks: settings.disk / block_bytes, _lock: Arc::new(lock), path: path.clone() };
+        let folder =
+            Self { block_bytes, blocks: settings.disk / block_bytes, lock: Arc::new(Mutex::new(Some(lock))), path: path.clone() };
         folder.raise_file_limit().map_err(|e| off("open files", e))?;
         folder.reserve().map_err(|e| off("reserve space", e))?;
         folder.probe().map_err(|e| off("write", e))?;
@@ -70,8 +73,9 @@ impl Folder {
         self.block_bytes
     }
 
-    pub(super) fn blocks(&self) -> u64 {
-        self.blocks
+    /// Lets another process have the folder.
+    pub(super) fn unlock(&self) {
+        self.lock.lock().take();
     }
 
     pub(super) fn capacity(&self) -> u64 {

@@ -52,7 +52,7 @@ impl Batch {
             return shared.settle(ticket.name, ticket.serial, ticket.bytes);
         }
         if !shared.is_current(ticket.name, ticket.serial) {
-            // Replaced or removed while it waited.
+            count(&shared.counters.superseded);
             return shared.settle(ticket.name, ticket.serial, ticket.bytes);
         }
         let Some(chunks) = entry::pack(&ticket.held.key, &ticket.held.entry, shared.engine.chunk_bytes()) else {
@@ -98,6 +98,8 @@ impl Batch {
             } else if shared.is_current(ticket.name, ticket.serial) {
                 missing += 1;
                 count(&shared.counters.dropped_write);
+            } else {
+                count(&shared.counters.superseded);
             }
             shared.settle(ticket.name, ticket.serial, ticket.bytes);
         }
