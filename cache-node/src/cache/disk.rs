@@ -6,10 +6,12 @@
 //! - it logs write errors and goes on: a batch that is missing is followed by a probe, and the tier is switched off;
 //! - its files are sparse: [`folder`] reserves the space at the start, or refuses;
 //! - its admission filter deletes what it rejects: none is set; the decision is made before the insert;
-//! - it drops damaged entries without a count: [`Disk::load`] tells them from evicted ones.
+//! - it drops damaged entries without a count: [`Disk::load`] tells them from evicted ones, and [`census`] counts
+//!   those whose index was damaged while nobody looked.
 //!
 //! The format of the values is [`entry`]'s; foyer's key is the entry's 128-bit name.
 
+mod census;
 mod folder;
 mod tier;
 mod writer;
@@ -103,6 +105,10 @@ impl Disk {
         let admission = Arc::new(Mutex::new(Admission::new(settings.admission, folder.capacity(), 0, settings.seed)));
         let engine = Engine::open(&folder, admission.clone(), counters.clone()).await.map_err(OpenError::Off)?;
         *admission.lock() = Admission::new(settings.admission, folder.capacity(), engine.found_bytes(), settings.seed);
+        if folder.damaged() > 0 {
+            add(&counters.corrupt, folder.damaged());
+            tracing::warn!(folder = %folder.path().display(), entries = folder.damaged(), "damaged block indices: their entries are lost");
+        }
         let (queue, jobs) = mpsc::unbounded_channel();
         let shared = Arc::new(Shared {
             engine,

@@ -16,7 +16,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::statvfs::statvfs;
 use parking_lot::Mutex;
 
-use super::{CacheError, CacheSettings, OpenError};
+use super::{CacheError, CacheSettings, OpenError, census};
 
 /// An open folder; cloning shares the lock.
 #[derive(Clone)]
@@ -26,6 +26,8 @@ pub(super) struct Folder {
     blocks: u64,
     /// Let go of at the close, not with the last clone: foyer's tasks never end by themselves.
     lock: Arc<Mutex<Option<File>>>,
+    /// Entries that recovery will not find, by what is left of their index; and blocks that were cut.
+    damaged: u64,
 }
 
 impl Folder {
@@ -53,8 +55,10 @@ impl Folder {
             return Err(OpenError::Refused(CacheError::InUse { dir: path.display().to_string() }));
         }
         let block_bytes = settle_marker(&path, settings.disk).map_err(|e| off("write the marker", e))?;
-        let folder =
-            Self { block_bytes, blocks: settings.disk / block_bytes, lock: Arc::new(Mutex::new(Some(lock))), path: path.clone() };
+        let lock = Arc::new(Mutex::new(Some(lock)));
+        let mut folder = Self { path: path.clone(), block_bytes, blocks: settings.disk / block_bytes, lock, damaged: 0 };
+        // Before the space is reserved, which makes cut blocks whole again.
+        folder.damaged = census::lost_entries(&folder.block_dir(), BLOCK_PREFIX, block_bytes);
         folder.raise_file_limit().map_err(|e| off("open files", e))?;
         folder.reserve().map_err(|e| off("reserve space", e))?;
         folder.probe().map_err(|e| off("write", e))?;
@@ -71,6 +75,11 @@ impl Folder {
 
     pub(super) fn block_bytes(&self) -> u64 {
         self.block_bytes
+    }
+
+    /// Entries that were lost while the cache was closed.
+    pub(super) fn damaged(&self) -> u64 {
+        self.damaged
     }
 
     /// Lets another process have the folder.
@@ -169,7 +178,10 @@ fn settle_marker(path: &Path, disk: u64) -> io::Result<u64> {
     let text = fs::read_to_string(&marker).unwrap_or_default();
     let line = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<u64>().ok());
     let suits = |bytes: &u64| {
-        bytes % 4096 == 0 && *bytes >= block_bytes_for(0) && *bytes <= block_bytes_for(u64::MAX) && disk / bytes >= BLOCKS_MIN
+        bytes.is_multiple_of(4096)
+            && *bytes >= block_bytes_for(0)
+            && *bytes <= block_bytes_for(u64::MAX)
+            && disk / bytes >= BLOCKS_MIN
     };
     if let Some(bytes) = line("block_bytes").filter(suits)
         && line("format") == Some(FORMAT)
@@ -226,7 +238,7 @@ mod tests {
             let bytes = block_bytes_for(disk);
             assert_eq!((bytes - 4096) % ((1 << 20) + 4096), 0);
             assert_eq!((bytes - 4096) / ((1 << 20) + 4096), pages, "{disk}");
-            assert!(bytes <= 64 << 20 && bytes % 4096 == 0);
+            assert!(bytes <= 64 << 20 && bytes.is_multiple_of(4096));
             assert!(disk < 256 << 20 || disk / bytes >= 128);
         }
     }

@@ -75,6 +75,30 @@ async fn a_read_only_disk_is_refused_at_the_start() {
     serves_from_ram(&store).await;
 }
 
+/// Promise: a disk that hangs turns the tier off after 5 s; inserts never wait for it, and RAM goes on serving.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hanging_disk_turns_the_tier_off() {
+    let Some(disk) = Loop::mount(200, 150) else { return };
+    let mount = disk.dir().to_str().expect("path").to_owned();
+    let store = open(&disk.dir().join("cache"), 64 << 20).await;
+    if !run("fsfreeze", &["-f", &mount]) {
+        return println!("skipped: no right to freeze a file system here");
+    }
+    let began = std::time::Instant::now();
+    store.insert(page_key("hang", 0), page_entry(1, 50_000), InsertHint::As(Place::RamAndDisk));
+    let inserted = began.elapsed();
+    let held = store.get(&page_key("hang", 0), None).await;
+    store.flush().await;
+    let off = store.stats().disk_off;
+    assert!(run("fsfreeze", &["-u", &mount]));
+    println!("hanging: inserted in {inserted:?}, {off:?} after {:?}", began.elapsed());
+    assert_eq!(held, Some(page_entry(1, 50_000)));
+    assert!(off.is_some_and(|reason| reason.contains("hangs")));
+    assert_eq!(store.stats().dropped_write, 1);
+    serves_from_ram(&store).await;
+    store.close().await;
+}
+
 /// Promise: a disk that fails under way turns the tier off; every insert that it lost is counted, nothing wrong is served, and what
 /// is in RAM still is.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -37,10 +37,10 @@ impl Trial {
             let (order, hits, store, noise) = (order.clone(), hits.clone(), self.store.clone(), self.noise.clone());
             async move {
                 for at in (reader..order.len() as u64).step_by(READERS as usize) {
-                    let hit = read(&*store, &noise, set, order[at as usize]).await;
+                    let hit = read(&store, &noise, set, order[at as usize]).await;
                     hits.fetch_add(u64::from(hit), Relaxed);
                     for n in 0..scan {
-                        read(&*store, &noise, "scan", (seed << 40) + at * scan + n).await;
+                        read(&store, &noise, "scan", (seed << 40) + at * scan + n).await;
                     }
                 }
             }

@@ -21,14 +21,14 @@ async fn may_be_absent_never_wrong() {
     let (mut found, rounds) = (0, if soak() { 60_000 } else { 4000 });
     for round in 0..rounds {
         let n = roll() % 300;
-        let key = if n % 3 == 0 { frame_key(&format!("m/{n}"), 0) } else { page_key(&format!("m/{n}"), 0) };
+        let key = if n.is_multiple_of(3) { frame_key(&format!("m/{n}"), 0) } else { page_key(&format!("m/{n}"), 0) };
         match roll() % 100 {
             0..45 => {
                 let version = roll() % 1000;
                 let entry = match n % 3 {
                     0 => frame_entry(version, 1 + (roll() % 300) as u32),
                     // Some values are cut into chunks.
-                    1 if roll() % 40 == 0 => page_entry(version, 3 << 20),
+                    1 if roll().is_multiple_of(40) => page_entry(version, 3 << 20),
                     _ => page_entry(version, (roll() % 200_000) as usize),
                 };
                 let hint = [InsertHint::Normal, InsertHint::Normal, InsertHint::As(Place::RamAndDisk)][(roll() % 3) as usize];
@@ -37,7 +37,7 @@ async fn may_be_absent_never_wrong() {
                 store.insert(key, entry, hint);
             }
             45..95 => {
-                let wanted = model.get(&n).map(|entry| entry.head.version.clone()).filter(|_| roll() % 2 == 0);
+                let wanted = model.get(&n).map(|entry| entry.head.version.clone()).filter(|_| roll().is_multiple_of(2));
                 let got = store.get(&key, wanted.as_ref()).await;
                 if let Some(got) = got {
                     found += 1;
@@ -55,7 +55,7 @@ async fn may_be_absent_never_wrong() {
                 assert!(store.get(&key, None).await.is_none(), "removed");
             }
             98 => store.flush().await,
-            _ if roll() % 8 == 0 => {
+            _ if roll().is_multiple_of(8) => {
                 store.close().await;
                 drop(store);
                 store = open(dir.path(), 40 << 20).await;

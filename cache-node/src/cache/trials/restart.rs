@@ -9,6 +9,9 @@ use crate::cache::{CacheError, DiskPresence, InsertHint, Place, Presence, Store}
 
 const DISK: u64 = 512 << 20;
 
+/// Entries of 100 KB that the killed child inserts at once.
+const BURST: u64 = 160;
+
 /// Promise: what was flushed is there after a restart, with its head, and nothing is wrong. Decoded and chunked values too.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_restart_keeps_the_cache() {
@@ -137,8 +140,10 @@ async fn child_that_is_killed() {
     let most = disk / 120_000;
     let mut waiting = std::collections::VecDeque::new();
     let started = Instant::now();
-    for n in 0.. {
-        if n < most {
+    for burst in 0.. {
+        // In bursts of a write batch, so that it is killed while it writes.
+        let burst = (burst * BURST).min(most)..((burst + 1) * BURST).min(most);
+        for n in burst {
             store.insert(page_key(&format!("kill/{n}"), 0), page_entry(n, 100_000), InsertHint::As(Place::RamAndDisk));
             waiting.push_back(n);
             writeln!(out, "inserted {n}").expect("report");
@@ -151,8 +156,7 @@ async fn child_that_is_killed() {
             writeln!(out, "flushed {oldest}").expect("report");
             waiting.pop_front();
         }
-        // Spread over the life of the child, so that it is killed while it writes.
-        tokio::time::sleep(Duration::from_millis(2)).await;
+        tokio::time::sleep(Duration::from_millis(250)).await;
         if started.elapsed() > Duration::from_secs(60) {
             return;
         }
