@@ -2,6 +2,7 @@
 
 pub mod auth;
 pub mod budget;
+pub mod cache;
 pub mod config;
 pub mod dev;
 pub mod origin;
