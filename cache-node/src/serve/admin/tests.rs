@@ -126,6 +126,7 @@ async fn connections_are_bounded() {
         held.push(stream);
     }
     let mut more = TcpStream::connect(door.address).await.expect("connect");
+    let _ = more.write_all(b"GET /live HTTP/1.1\r\nhost: x\r\n\r\n").await;
     assert!(matches!(more.read(&mut [0; 1]).await, Ok(0) | Err(_)), "closed without an answer");
     held.clear();
     loop {
