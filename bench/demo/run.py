@@ -31,8 +31,7 @@ ROOT = HERE.parents[1]
 # The node's counters, by what the table calls them. A sample counts when its labels hold all of those given here.
 COUNTERS = {
     "origin requests": ("framecache_origin_requests_total", {}),
-    "hits": ("framecache_cache_hits_total", {"class": "decoded"}),
-    "misses": ("framecache_cache_misses_total", {"class": "decoded"}),
+    "decodes": ("framecache_units_total", {}),
 }
 
 # A node starts in about a second; a machine that is busy with a build may need twenty times that.
@@ -169,7 +168,6 @@ def measured(name: str, ready: dict, command: list[str]) -> dict:
         raise Failed(f"{name} failed with status {ran.returncode}: {lines[-1]}")
 
     moved = {key: value - counters[key] for key, value in counted(ready).items()}
-    looked_up = moved["hits"] + moved["misses"]
     plain = result["requests"] is not None
     return {
         "name": name,
@@ -177,7 +175,7 @@ def measured(name: str, ready: dict, command: list[str]) -> dict:
         "node_cpu_seconds": cpu_seconds(ready) - cpu,
         "node_pss_mib": sum(pss_mib(pid) for pid in processes(ready)),
         "origin_requests": result["requests"] if plain else moved["origin requests"],
-        "hit_ratio": None if plain or not looked_up else moved["hits"] / looked_up,
+        "hit_ratio": None if plain else 1 - moved["decodes"] / max(1, result["pictures"]),
     }
 
 

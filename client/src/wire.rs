@@ -8,6 +8,8 @@
 //! or a new ALPN version.
 
 pub mod codec;
+#[cfg(test)]
+mod golden;
 pub mod stream;
 
 use rkyv::{Archive, Deserialize, Serialize};
@@ -35,6 +37,18 @@ pub const LIST_ITEMS_MAX: u32 = 1000;
 pub const CALLER_BYTES_MAX: usize = 256;
 /// Most extension fields of a message.
 pub const EXT_FIELDS_MAX: usize = 64;
+
+/// Codes with which a stream or connection is ended before its time.
+pub mod code {
+    /// What arrived is no message of this protocol, or passes a limit.
+    pub const MALFORMED: u32 = 1;
+    /// A message, or the draining of a reply, took too long.
+    pub const SLOW: u32 = 2;
+    /// The node ends.
+    pub const LEAVING: u32 = 3;
+    /// More connections than the node allows.
+    pub const CROWDED: u32 = 4;
+}
 
 /// What is asked. Numbers are for ever; an unknown one is answered with [`Status::UnknownVerb`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -1,0 +1,334 @@
+//! One node: its rooms put together, started in order, ended in order.
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant as StdInstant, SystemTime, UNIX_EPOCH};
+
+use anyhow::Context;
+use framecache::View;
+use framecache::wire::NodeRow;
+use tokio::net::TcpListener;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::auth::Policy;
+use crate::budget::{Budget, BudgetLines, Level};
+use crate::cache::{AdmissionMode, CacheSettings, FoyerStore, Freshness, Store};
+use crate::config::{self, AuthPolicy, Config};
+use crate::decode::{Decoder, Limits, PoolSettings, WorkerPool};
+use crate::identity::Identity;
+use crate::origin::{Credentials, Origin, OriginLimits, OriginSettings, S3Origin};
+use crate::read::{Reader, ReaderParts};
+use crate::serve::admin::{self, AdminInfo, AdminState, Readiness};
+use crate::serve::{self, RequestMetrics, Service, ServiceParts};
+use crate::telemetry::Registry;
+
+/// Memory of the process apart from what rooms count: code, runtime, allocator slack. 30 MiB measured idle, with room for
+/// fragmentation.
+const PROCESS_BYTES: u64 = 64 << 20;
+
+/// Memory of connections: QUIC state and receive windows of those that are active at once.
+const TRANSPORT_BYTES: u64 = 64 << 20;
+
+/// Bytes a pixel takes while it is decoded and rendered at full size: samples, and one rendition.
+const DECODE_BYTES_PER_PIXEL: u64 = 6;
+
+/// A running node.
+pub struct Node {
+    /// Its name.
+    pub id: String,
+    /// Where it speaks QUIC.
+    pub quic: SocketAddr,
+    /// Where operators look.
+    pub admin: SocketAddr,
+    /// Whom to trust to reach it.
+    pub ca: PathBuf,
+    row: NodeRow,
+    service: Arc<Service>,
+    reader: Arc<Reader>,
+    store: Arc<FoyerStore>,
+    pool: Arc<WorkerPool>,
+    endpoint: quinn::Endpoint,
+    readiness: Readiness,
+    stop: CancellationToken,
+    tasks: TaskTracker,
+    drain: Duration,
+}
+
+/// What a node is started with.
+pub struct Setup {
+    /// The operator's decisions.
+    pub config: Config,
+    /// What it shows.
+    pub identity: Identity,
+    /// The node's binary, for its decoder workers.
+    pub program: PathBuf,
+    /// Instead of the configured buckets' origin; for nodes inside tests.
+    pub origin: Option<Arc<dyn Origin>>,
+}
+
+impl Node {
+    /// Starts every room, in order. When it returns, the node answers.
+    ///
+    /// # Errors
+    /// One sentence that says what to change; the process ends with code 2.
+    pub async fn start(setup: Setup) -> anyhow::Result<Self> {
+        let Setup { config, identity, program, origin } = setup;
+        let readiness = Readiness::new();
+        let starting = readiness.hold("start");
+        let registry = Registry::new();
+        let tasks = TaskTracker::new();
+
+        let quic = framecache::quic::bind(config.listen.quic).with_context(|| in_use("listen.quic", config.listen.quic))?;
+        let admin = TcpListener::bind(config.listen.admin).await.with_context(|| in_use("listen.admin", config.listen.admin))?;
+
+        let cache = cache_settings(&config);
+        let pool = pool_settings(&config, program);
+        let budget = Budget::new(budget_lines(&config, &cache, &pool)?)?;
+        let s3 = Arc::new(S3Origin::new(config.buckets.iter().map(origin_settings).collect(), OriginLimits::default()).await?);
+        let origin = origin.unwrap_or_else(|| s3.clone());
+        let store = Arc::new(FoyerStore::open(cache).await?);
+        let pool = Arc::new(WorkerPool::start(pool).await?);
+        let reader = Reader::new(ReaderParts {
+            origin,
+            store: store.clone() as Arc<dyn Store>,
+            decoder: pool.clone() as Arc<dyn Decoder>,
+            budget: budget.clone(),
+            freshness: config.buckets.iter().map(|bucket| (bucket.name.clone(), freshness(bucket))).collect::<HashMap<_, _>>(),
+            limits: Limits { pixels_max: config.decode.pixels_max },
+            tasks: tasks.clone(),
+        });
+
+        let ca = identity.ca.clone();
+        let endpoint = framecache::quic::endpoint(quic, Some(serve::quic::server_config(identity.server_tls()?)?))?;
+        let quic = endpoint.local_addr()?;
+        let row = row(&config, quic);
+        let metrics = RequestMetrics::new(&registry);
+        let about = about(&config, quic, store.clone(), pool.clone(), reader.clone(), budget.clone(), s3.clone());
+        let service = Service::new(ServiceParts {
+            reader: reader.clone(),
+            policy: policy(&config)?,
+            view: alone(&row),
+            about: Box::new(about),
+            metrics,
+        });
+        crate::exports::register(
+            &registry,
+            crate::exports::Rooms {
+                readiness: readiness.clone(),
+                service: service.clone(),
+                reader: reader.clone(),
+                store: store.clone(),
+                pool: pool.clone(),
+                budget,
+                origin: s3,
+            },
+        );
+
+        let stop = CancellationToken::new();
+        tasks.spawn(serve::quic::accept(endpoint.clone(), service.clone(), stop.clone()));
+        let admin_address = admin.local_addr()?;
+        let state = AdminState { registry, readiness: readiness.clone(), info: Arc::new(AdminInfo { node_id: config.node.id.clone(), version: env!("CARGO_PKG_VERSION") }) };
+        tasks.spawn(admin::serve(admin, state, stop.clone()));
+        drop(starting);
+        let (id, drain) = (config.node.id.clone(), config.cluster.drain);
+        tracing::info!(node = id, %quic, admin = %admin_address, "node answers");
+        Ok(Self { id, quic, admin: admin_address, ca, row, service, reader, store, pool, endpoint, readiness, stop, tasks, drain })
+    }
+
+    /// Its row in a view.
+    pub fn row(&self) -> NodeRow {
+        self.row.clone()
+    }
+
+    /// The members from now on, this node among them.
+    pub fn join(&self, view: View) {
+        self.service.join(view);
+    }
+
+    /// What it fills with; for tests and the bench.
+    pub fn reader(&self) -> &Arc<Reader> {
+        &self.reader
+    }
+
+    /// What it holds; for tests and the bench.
+    pub fn store(&self) -> &Arc<FoyerStore> {
+        &self.store
+    }
+
+    /// Its decoders; for tests and the bench.
+    pub fn pool(&self) -> &Arc<WorkerPool> {
+        &self.pool
+    }
+
+    /// Leaves: not ready at once, new requests are sent on, those that run may end until the drain deadline; then every room is
+    /// closed, and what the cache holds is on disk.
+    pub async fn stop(self) {
+        self.readiness.drain();
+        self.service.leave();
+        self.service.drain(Instant::now() + self.drain).await;
+        self.stop.cancel();
+        self.endpoint.close(framecache::wire::code::LEAVING.into(), b"node ends");
+        let _ = tokio::time::timeout(Duration::from_secs(1), self.endpoint.wait_idle()).await;
+        self.tasks.close();
+        if tokio::time::timeout(Duration::from_secs(5), self.tasks.wait()).await.is_err() {
+            tracing::warn!(tasks = self.tasks.len(), "tasks did not end in time");
+        }
+        self.pool.close().await;
+        self.store.close().await;
+        tracing::info!(node = self.id, "node ended");
+    }
+}
+
+fn in_use(key: &str, address: SocketAddr) -> String {
+    format!("{key} = \"{address}\" cannot be listened on: stop what uses the port, or set another")
+}
+
+fn cache_settings(config: &Config) -> CacheSettings {
+    CacheSettings {
+        dir: config.node.data_dir.as_ref().map(|dir| dir.join("cache")),
+        raw_ram: config.cache.raw_ram,
+        decoded_ram: config.cache.decoded_ram,
+        disk: config.cache.disk.unwrap_or(0),
+        admission: match config.cache.admission {
+            config::Admission::Keep => AdmissionMode::Keep,
+            config::Admission::All => AdmissionMode::All,
+        },
+        seed: incarnation(),
+    }
+}
+
+fn pool_settings(config: &Config, program: PathBuf) -> PoolSettings {
+    PoolSettings {
+        workers: config.decode.workers,
+        worker_memory: config.decode.worker_memory,
+        deadline: config.decode.deadline,
+        pixels_max: config.decode.pixels_max,
+        ..PoolSettings::new(program)
+    }
+}
+
+/// The lines of the node's memory, and the floors of its levels: each at least one maximal item, as far as half of what is free
+/// allows; a larger picture is then refused as too large.
+fn budget_lines(config: &Config, cache: &CacheSettings, pool: &PoolSettings) -> anyhow::Result<BudgetLines> {
+    let mut fixed = vec![("process", PROCESS_BYTES), ("transport", TRANSPORT_BYTES)];
+    fixed.extend(cache.memory_lines());
+    fixed.extend(pool.memory_lines());
+    let total = config.node.memory_limit;
+    let free = total.saturating_sub(fixed.iter().map(|(_, bytes)| bytes).sum());
+    let decode = (config.decode.pixels_max.saturating_mul(DECODE_BYTES_PER_PIXEL)).min(free / 2);
+    let frames = (config.decode.pixels_max.saturating_mul(3)).min(free / 8);
+    if decode < config.decode.pixels_max.saturating_mul(DECODE_BYTES_PER_PIXEL) {
+        let pixels = decode / DECODE_BYTES_PER_PIXEL;
+        tracing::warn!(pixels, "pictures beyond this are refused when memory is short: raise node.memory_limit");
+    }
+    let mut floors = [0; 4];
+    for (level, floor) in [(Level::Peek, 2 << 20), (Level::Read, 8 << 20), (Level::Decode, decode), (Level::Frames, frames)] {
+        floors[level as usize] = floor;
+    }
+    Ok(BudgetLines { total, fixed, floors })
+}
+
+fn origin_settings(bucket: &config::Bucket) -> OriginSettings {
+    OriginSettings {
+        name: bucket.name.clone(),
+        endpoint: bucket.endpoint.clone(),
+        region: Some(bucket.region.clone()),
+        path_style: bucket.path_style,
+        credentials: match &bucket.credentials {
+            config::Credentials::Chain => Credentials::Chain,
+            config::Credentials::Anonymous => Credentials::Anonymous,
+            config::Credentials::Profile(name) => Credentials::Profile(name.clone()),
+        },
+    }
+}
+
+fn freshness(bucket: &config::Bucket) -> Freshness {
+    match bucket.freshness {
+        config::Freshness::Immutable => Freshness::Immutable,
+        config::Freshness::MaxAge(age) => Freshness::MaxAge(age),
+        config::Freshness::Always => Freshness::Always,
+    }
+}
+
+fn policy(config: &Config) -> anyhow::Result<Policy> {
+    match &config.auth.policy {
+        AuthPolicy::AllowAll => Ok(Policy::AllowAll),
+        AuthPolicy::File(path) => {
+            let text = std::fs::read_to_string(path).with_context(|| format!("auth.policy = {:?} cannot be read", path.display()))?;
+            Ok(Policy::parse(&text)?)
+        }
+    }
+}
+
+/// This node, as a view has it.
+fn row(config: &Config, quic: SocketAddr) -> NodeRow {
+    NodeRow {
+        id: config.node.id.clone(),
+        quic: quic.to_string(),
+        weight: config.node.weight.round().max(1.0) as u32,
+        incarnation: incarnation(),
+        version: 1,
+        state: 1,
+        roles: config.node.roles.iter().map(|role| format!("{role:?}").to_lowercase()).collect(),
+    }
+}
+
+/// The members: one node alone.
+fn alone(row: &NodeRow) -> View {
+    let mut view = View::default();
+    // An empty view takes any row.
+    let _ = view.merge(row.clone());
+    view
+}
+
+/// Moves with each start.
+fn incarnation() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis() as u64
+}
+
+fn info(config: &Config, quic: SocketAddr) -> Vec<(String, String)> {
+    vec![
+        ("node".into(), config.node.id.clone()),
+        ("version".into(), env!("CARGO_PKG_VERSION").into()),
+        ("quic".into(), quic.to_string()),
+    ]
+}
+
+/// The lines with which a node describes itself.
+fn about(
+    config: &Config,
+    quic: SocketAddr,
+    store: Arc<FoyerStore>,
+    pool: Arc<WorkerPool>,
+    reader: Arc<Reader>,
+    budget: Arc<Budget>,
+    origin: Arc<S3Origin>,
+) -> impl Fn() -> Vec<(String, String)> + Send + Sync + 'static {
+    let fixed = info(config, quic);
+    let buckets: Vec<String> = config.buckets.iter().map(|bucket| bucket.name.clone()).collect();
+    let started = StdInstant::now();
+    move || {
+        let mut lines = fixed.clone();
+        let mut line = |name: &str, value: String| lines.push((name.to_owned(), value));
+        line("uptime", format!("{} s", started.elapsed().as_secs()));
+        line("buckets", buckets.join(", "));
+        let memory: u64 = budget.usage().iter().map(|level| level.in_use).sum();
+        line("memory", format!("{} of {} bytes reserved", memory, budget.total()));
+        let cache = store.stats();
+        line("ram", format!("{} bytes raw, {} bytes decoded", cache.ram_raw_bytes, cache.ram_decoded_bytes));
+        line("disk", match &cache.disk_off {
+            Some(reason) => format!("off: {reason}"),
+            None if cache.disk_capacity_bytes == 0 => "none".into(),
+            None => format!("{} of {} bytes", cache.disk_held_bytes, cache.disk_capacity_bytes),
+        });
+        let (reads, decode, origin) = (reader.stats(), pool.stats(), origin.stats().snapshot());
+        line("fills", format!("{} pages, {} decoded, {} joined", reads.fills, reads.units, reads.joined));
+        line("decode", format!("{} workers, {} jobs, {} deaths", decode.workers, decode.jobs, decode.deaths_judged + decode.deaths_lost));
+        line("origin", format!("{} requests, {} retries", origin.requests, origin.retries));
+        lines
+    }
+}

@@ -1,0 +1,305 @@
+//! The only place where rooms meet: a request's way from cache to origin and decoder, and back into the cache.
+//!
+//! A [`Reader`] owns no bytes and no sockets. It knows its rooms as faces ([`Origin`], [`Store`], [`Decoder`]), so that a whole
+//! node runs in memory under a paused clock. Its parts:
+//! - `raw`: heads and pages, pinned to one version;
+//! - `frames`: decoded pictures, one flight a decode unit;
+//! - `flight`: one fill for all who wait for it.
+//!
+//! What holds for every request: authorisation came before; memory is reserved before it is used, and nothing is held while
+//! waiting for it; a fill runs on the node's task set under its own deadline, so that no caller's end harms another; bytes of two
+//! versions never meet.
+
+mod flight;
+mod frames;
+mod raw;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use bytes::Bytes;
+use framecache::object::ParseError;
+use framecache::{ObjectId, Page, Tensor, Version};
+use tokio::time::Instant;
+use tokio_util::task::TaskTracker;
+
+use crate::budget::{Budget, Refused, Reservation};
+use crate::cache::{Freshness, Head, Heads, Store, pages};
+use crate::decode::{DecodeError, Decoder, Limits, SourceError};
+use crate::origin::{Origin, OriginError};
+use flight::Flights;
+use frames::{Unit, UnitResult};
+use raw::{Fill, FillResult};
+
+/// Longest life of a fill, whoever waits for it: an origin's retries and a decoder's limit fit, and a hung one ends.
+const FLIGHT_MAX: Duration = Duration::from_secs(60);
+
+/// Fills for requests. Cheap to share by `Arc`.
+pub struct Reader {
+    origin: Arc<dyn Origin>,
+    store: Arc<dyn Store>,
+    decoder: Arc<dyn Decoder>,
+    budget: Arc<Budget>,
+    heads: Heads,
+    freshness: HashMap<String, Freshness>,
+    limits: Limits,
+    clock: Clock,
+    tasks: TaskTracker,
+    fills: Flights<Fill, FillResult>,
+    units: Flights<Unit, UnitResult>,
+    counts: ReadCounts,
+}
+
+/// The faces and settings of a [`Reader`].
+pub struct ReaderParts {
+    /// Where the truth is.
+    pub origin: Arc<dyn Origin>,
+    /// What is held here.
+    pub store: Arc<dyn Store>,
+    /// What makes pixels.
+    pub decoder: Arc<dyn Decoder>,
+    /// Memory.
+    pub budget: Arc<Budget>,
+    /// How long a head holds, by bucket. A bucket that is not here is [`Freshness::Immutable`].
+    pub freshness: HashMap<String, Freshness>,
+    /// Bounds of pictures.
+    pub limits: Limits,
+    /// Tasks of the node, so that its end can wait for them.
+    pub tasks: TaskTracker,
+}
+
+/// What a reader has done since its start.
+#[derive(Debug, Default)]
+pub struct ReadCounts {
+    fills: AtomicU64,
+    units: AtomicU64,
+    changed: AtomicU64,
+}
+
+/// [`ReadCounts`] at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReadStats {
+    /// Pages that were filled from the origin.
+    pub fills: u64,
+    /// Decode units that were begun.
+    pub units: u64,
+    /// Requests that waited for a fill or unit that ran already.
+    pub joined: u64,
+    /// Reads that met a replaced object.
+    pub changed: u64,
+}
+
+/// Bytes for a reply, with the memory they count against: drop it when they are sent.
+#[derive(Debug)]
+pub struct Served {
+    /// The bytes.
+    pub bytes: Bytes,
+    /// Their budget.
+    pub reservation: Reservation,
+}
+
+/// A decoded picture for a reply.
+#[derive(Debug)]
+pub struct ServedFrame {
+    /// The object's version and size.
+    pub head: Head,
+    /// Shape and pixels.
+    pub tensor: Tensor,
+    /// Their budget.
+    pub reservation: Reservation,
+}
+
+/// Why a read failed, as the wire can say it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ReadError {
+    /// The origin has no such object.
+    #[error("no such object")]
+    NotFound,
+    /// The origin does not permit it.
+    #[error("the origin does not permit it")]
+    Denied,
+    /// The bucket is not configured.
+    #[error("bucket {0:?} is not configured on this cluster")]
+    NotConfigured(String),
+    /// The object was replaced.
+    #[error("object changed from version {old} to {}", .new.as_ref().map_or("an unknown one", Version::as_str))]
+    Changed {
+        /// What was pinned.
+        old: Version,
+        /// What is there now, if the origin said so.
+        new: Option<Version>,
+    },
+    /// The bytes are no picture, or a broken one.
+    #[error("{0}")]
+    Undecodable(String),
+    /// Known, but not supported.
+    #[error("{0}")]
+    Unsupported(String),
+    /// Over a limit.
+    #[error("{0}")]
+    TooLarge(String),
+    /// The range starts past the end.
+    #[error("range starts at {start}, past the end of {size} bytes")]
+    OutOfRange {
+        /// First byte asked for.
+        start: u64,
+        /// Bytes of the object.
+        size: u64,
+    },
+    /// At a bound; come back.
+    #[error("the node is busy")]
+    Busy {
+        /// When.
+        retry_after: Duration,
+    },
+    /// The deadline passed.
+    #[error("the deadline passed")]
+    Deadline,
+    /// The origin fails, or a decoder could not be had.
+    #[error("{0}")]
+    Unavailable(String),
+}
+
+impl Reader {
+    /// A reader over `parts`.
+    pub fn new(parts: ReaderParts) -> Arc<Self> {
+        let ReaderParts { origin, store, decoder, budget, freshness, limits, tasks } = parts;
+        let (fills, units) = (Flights::new(tasks.clone()), Flights::new(tasks.clone()));
+        let (heads, clock, counts) = (Heads::default(), Clock::start(), ReadCounts::default());
+        Arc::new(Self { origin, store, decoder, budget, heads, freshness, limits, clock, tasks, fills, units, counts })
+    }
+
+    /// What it has done.
+    pub fn stats(&self) -> ReadStats {
+        let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let joined = self.fills.joined() + self.units.joined();
+        ReadStats { fills: of(&self.counts.fills), units: of(&self.counts.units), joined, changed: of(&self.counts.changed) }
+    }
+
+    /// What is held here, for `explain`.
+    pub fn store(&self) -> &dyn Store {
+        &*self.store
+    }
+
+    /// The origin, for listings.
+    pub fn origin(&self) -> &dyn Origin {
+        &*self.origin
+    }
+
+    /// The set on which fills run.
+    pub fn tasks(&self) -> &TaskTracker {
+        &self.tasks
+    }
+
+    /// Refuses what no look-up can answer: a bucket that is not configured, and archive members.
+    fn check(&self, id: &ObjectId) -> Result<(), ReadError> {
+        if !self.origin.knows(id.bucket()) {
+            return Err(ReadError::NotConfigured(id.bucket().to_owned()));
+        }
+        match id.member() {
+            Some(_) => Err(ReadError::Unsupported("archive members are not served by this version".into())),
+            None => Ok(()),
+        }
+    }
+
+    /// The bucket's freshness policy, in words.
+    pub fn policy_text(&self, id: &ObjectId) -> String {
+        match self.policy(id) {
+            Freshness::Immutable => "immutable".into(),
+            Freshness::MaxAge(age) => format!("max-age of {} s", age.as_secs()),
+            Freshness::Always => "always".into(),
+        }
+    }
+
+    /// The head that this node holds, current or not; asks nobody.
+    pub async fn held_head(&self, id: &ObjectId) -> Option<Head> {
+        let object = id.object();
+        match self.heads.get(&object) {
+            Some(head) => Some(head),
+            None => self.store.get(&pages::key(&object, Page::new(0)), None).await.map(|entry| entry.head),
+        }
+    }
+
+    fn policy(&self, id: &ObjectId) -> Freshness {
+        self.freshness.get(id.bucket()).copied().unwrap_or(Freshness::Immutable)
+    }
+
+    /// Notes that `old` is not what the origin has: the next read asks anew.
+    fn changed(&self, id: &ObjectId, old: Version, new: Option<Version>) -> ReadError {
+        self.counts.changed.fetch_add(1, Ordering::Relaxed);
+        self.heads.remove(&id.object());
+        ReadError::Changed { old, new }
+    }
+}
+
+/// Unix time that moves with tokio's clock, so that it stands still when a test pauses that, and never jumps back when the
+/// system's is set.
+#[derive(Clone, Copy, Debug)]
+struct Clock {
+    start: Instant,
+    start_unix_ms: u64,
+}
+
+impl Clock {
+    fn start() -> Self {
+        let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Self { start: Instant::now(), start_unix_ms: unix.as_millis() as u64 }
+    }
+
+    fn now_unix_ms(self) -> u64 {
+        self.start_unix_ms + self.start.elapsed().as_millis() as u64
+    }
+}
+
+impl From<Refused> for ReadError {
+    fn from(refused: Refused) -> Self {
+        match refused {
+            Refused::Busy { retry_after } => ReadError::Busy { retry_after },
+            Refused::TooLarge { bytes, most } => {
+                ReadError::TooLarge(format!("it needs {bytes} bytes of memory at once, and this node has {most} for it"))
+            }
+        }
+    }
+}
+
+impl From<OriginError> for ReadError {
+    fn from(error: OriginError) -> Self {
+        match error {
+            OriginError::NotConfigured(bucket) => ReadError::NotConfigured(bucket),
+            OriginError::NotFound => ReadError::NotFound,
+            OriginError::Denied => ReadError::Denied,
+            OriginError::Changed { old, new } => ReadError::Changed { old, new },
+            OriginError::Busy { retry_after } => ReadError::Busy { retry_after },
+            OriginError::Deadline => ReadError::Deadline,
+            other => ReadError::Unavailable(other.to_string()),
+        }
+    }
+}
+
+impl From<DecodeError> for ReadError {
+    fn from(error: DecodeError) -> Self {
+        let text = error.to_string();
+        match error {
+            DecodeError::Undecodable { .. } | DecodeError::Quarantined { .. } | DecodeError::NeedMore { .. } => {
+                ReadError::Undecodable(text)
+            }
+            DecodeError::Unsupported { .. } => ReadError::Unsupported(text),
+            DecodeError::TooLarge { .. } => ReadError::TooLarge(text),
+            DecodeError::Busy { retry_after } => ReadError::Busy { retry_after },
+            DecodeError::Deadline => ReadError::Deadline,
+            DecodeError::Source(SourceError(cause)) => match cause.downcast_ref::<ReadError>() {
+                Some(own) => own.clone(),
+                None => ReadError::Unavailable(text),
+            },
+            DecodeError::WorkerLost(_) => ReadError::Unavailable(text),
+        }
+    }
+}
+
+impl From<ParseError> for ReadError {
+    fn from(error: ParseError) -> Self {
+        ReadError::Unsupported(error.to_string())
+    }
+}

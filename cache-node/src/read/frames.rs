@@ -1,0 +1,238 @@
+//! Decoded pictures: held, or made once for all who wait.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::{Bytes, BytesMut};
+use framecache::object::PAGE_BYTES;
+use framecache::{ByteRange, DecodeSpec, ObjectId, Page, Version};
+use tokio::time::{Instant, timeout_at};
+
+use super::flight::Grounded;
+use super::{FLIGHT_MAX, ReadError, Reader, ServedFrame};
+use crate::budget::Level;
+use crate::cache::{Body, Entry, Head, InsertHint, Judgement, frames, pages};
+use crate::decode::{DecodeError, DecodeJob, Probe, Source, SourceError, probe};
+
+/// How often a picture that was evicted between its decode and its reply is made again before the node calls itself busy.
+const ROUNDS: usize = 3;
+
+/// Reserved for a held picture whose size is not known from its spec, until it is: a 1,200-pixel square.
+const GUESS_BYTES: u64 = 4 << 20;
+
+/// When decoding swells a picture by more than this, its compressed bytes are what goes to disk. A disk read is 3 GB/s and a core
+/// decodes 0.7 GB/s of pixels, so up to here the pixels are the cheaper ones to keep.
+const SWELL_MAX: u64 = 4;
+
+/// A decode unit and what to make of it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Unit {
+    id: ObjectId,
+    version: Version,
+    spec: DecodeSpec,
+}
+
+/// What a unit gives.
+pub(super) type UnitResult = Result<Entry, ReadError>;
+
+impl Reader {
+    /// The picture `id`, decoded by `spec`; of version `pin` if given, else of the current one.
+    ///
+    /// # Errors
+    /// `Undecodable`, `Unsupported`, `TooLarge` for the picture itself; `NotConfigured`, `NotFound`, `Denied`, `Changed` for the
+    /// object; `Busy`, `Deadline`, `Unavailable`.
+    pub async fn frame(
+        self: &Arc<Self>,
+        id: &ObjectId,
+        spec: &DecodeSpec,
+        pin: Option<&Version>,
+        deadline: Instant,
+    ) -> Result<ServedFrame, ReadError> {
+        self.check(id)?;
+        let key = frames::key(id, 0, spec);
+        let mut expected = fixed_bytes(spec).unwrap_or(GUESS_BYTES);
+        for _ in 0..ROUNDS {
+            let mut reservation = self.budget.reserve(Level::Frames, expected, deadline).await?;
+            let version = pin.cloned().or_else(|| self.fresh_version(id));
+            let found = match self.store.get_ram(&key, version.as_ref()).filter(|_| version.is_some()) {
+                Some(entry) => Some(entry),
+                None => timeout_at(deadline, self.held_frame(id, &key, version.as_ref())).await.map_err(|_| ReadError::Deadline)?,
+            };
+            if let Some(entry) = found {
+                expected = entry.body.bytes().len() as u64;
+                if expected <= reservation.bytes() {
+                    reservation.shrink_to(expected);
+                    return served(entry, reservation);
+                }
+                continue;
+            }
+            drop(reservation);
+            let entry = self.decoded(id, spec, version, deadline).await?;
+            expected = entry.body.bytes().len() as u64;
+            if let Ok(reservation) = self.budget.try_reserve(Level::Frames, expected) {
+                return served(entry, reservation);
+            }
+        }
+        Err(ReadError::Busy { retry_after: Duration::from_millis(100) })
+    }
+
+    /// The current version, if RAM knows it and the bucket's policy trusts it.
+    fn fresh_version(&self, id: &ObjectId) -> Option<Version> {
+        let head = self.heads.get(&id.object())?;
+        let judgement = self.policy(id).judge(Some(&head), self.clock.now_unix_ms());
+        (judgement == Judgement::Fresh).then_some(head.version)
+    }
+
+    /// A held picture: of `version`, or, if none is known, of the version that its own head names, where the policy trusts that.
+    async fn held_frame(&self, id: &ObjectId, key: &crate::cache::EntryKey, version: Option<&Version>) -> Option<Entry> {
+        let entry = self.store.get(key, version).await?;
+        if version.is_none() {
+            let judgement = self.policy(id).judge(Some(&entry.head), self.clock.now_unix_ms());
+            if judgement != Judgement::Fresh {
+                return None;
+            }
+            self.note_head(id, &entry.head);
+        }
+        Some(entry)
+    }
+
+    /// The answer of the unit's flight, own or joined.
+    async fn decoded(
+        self: &Arc<Self>,
+        id: &ObjectId,
+        spec: &DecodeSpec,
+        pin: Option<Version>,
+        deadline: Instant,
+    ) -> Result<Entry, ReadError> {
+        let head = self.head(id, Page::new(0), deadline).await?;
+        let version = pin.unwrap_or_else(|| head.version.clone());
+        if version == head.version {
+            // Revalidation may have said that what is held is current after all.
+            if let Some(entry) = self.store.get(&frames::key(id, 0, spec), Some(&version)).await {
+                return Ok(entry);
+            }
+        } else {
+            return Err(self.changed(id, version, Some(head.version)));
+        }
+        let unit = Unit { id: id.clone(), version, spec: spec.clone() };
+        let (reader, own) = (self.clone(), unit.clone());
+        let flight = self.units.join(unit, || async move { reader.decode(own, head).await });
+        match timeout_at(deadline, flight).await {
+            Err(_) => Err(ReadError::Deadline),
+            Ok(Ok(answer)) => answer,
+            Ok(Err(Grounded::Full)) => Err(ReadError::Busy { retry_after: Duration::from_millis(200) }),
+            Ok(Err(Grounded::Lost)) => Err(ReadError::Unavailable("a decode was lost; the node's log says why".into())),
+        }
+    }
+
+    /// One decode, on the node's task set.
+    async fn decode(self: Arc<Self>, unit: Unit, head: Head) -> UnitResult {
+        let Unit { id, version, spec } = unit;
+        let deadline = Instant::now() + FLIGHT_MAX;
+        let probe = self.probe(&id, &head, deadline).await?;
+        let _reservation = self.budget.reserve(Level::Decode, probe.cost_bytes(std::slice::from_ref(&spec)), deadline).await?;
+        self.counts.units.fetch_add(1, Ordering::Relaxed);
+        let source = Arc::new(Compressed { reader: self.clone(), id: id.clone(), version: version.clone(), deadline });
+        let job = DecodeJob { id: id.clone(), version, frame: 0, size: head.size, source, specs: vec![spec.clone()] };
+        let mut tensors = self.decoder.decode(job, deadline).await?;
+        let lost = || ReadError::Unavailable("a decoder gave nothing".into());
+        let tensor = tensors.pop().ok_or_else(lost)??;
+        let swells = tensor.head.bytes() > head.size.saturating_mul(SWELL_MAX);
+        let entry = frames::entry(head.clone(), tensor).ok_or_else(lost)?;
+        let hint = if swells { InsertHint::RamOnly } else { InsertHint::Normal };
+        self.store.insert(frames::key(&id, 0, &spec), entry.clone(), hint);
+        if swells {
+            self.keep_compressed(&id, &head);
+        }
+        Ok(entry)
+    }
+
+    /// Offers the compressed bytes, which a decode left in RAM, to the disk.
+    fn keep_compressed(&self, id: &ObjectId, head: &Head) {
+        let whole = ByteRange::at(0, head.size).into_iter().flat_map(ByteRange::pages);
+        for page in whole {
+            let key = pages::key(id, page);
+            if let Some(entry) = self.store.get_ram(&key, Some(&head.version)) {
+                self.store.insert(key, entry, InsertHint::Normal);
+            }
+        }
+    }
+
+    /// What the picture is, from its first bytes.
+    pub async fn probe(self: &Arc<Self>, id: &ObjectId, head: &Head, deadline: Instant) -> Result<Probe, ReadError> {
+        if head.size == 0 {
+            return Ok(probe(&[], 0, &self.limits)?);
+        }
+        let entry = self.page_for_decode(id, Page::new(0), &head.version, deadline).await?;
+        let mut need = match probe(entry.body.bytes(), head.size, &self.limits) {
+            Err(DecodeError::NeedMore { bytes }) => bytes,
+            found => return Ok(found?),
+        };
+        drop(entry);
+        // A header of more than a page: rare, and bounded by the probe itself.
+        loop {
+            let _reservation = self.budget.reserve(Level::Read, need, deadline).await?;
+            let range = ByteRange::at(0, need).unwrap_or(Page::new(0).range()).clamp(head.size);
+            let first = self.compressed(id, &head.version, range, deadline).await?;
+            match probe(&first, head.size, &self.limits) {
+                Err(DecodeError::NeedMore { bytes }) if bytes > need => need = bytes,
+                found => return Ok(found?),
+            }
+        }
+    }
+
+    /// Bytes of a range, in one piece.
+    async fn compressed(
+        self: &Arc<Self>,
+        id: &ObjectId,
+        version: &Version,
+        range: ByteRange,
+        deadline: Instant,
+    ) -> Result<Bytes, ReadError> {
+        let slice = |entry: &Entry, page| {
+            pages::slice(entry, page, range).ok_or_else(|| ReadError::Unavailable("a page ended short".into()))
+        };
+        if range.len() <= PAGE_BYTES && range.pages().count() == 1 {
+            let page = Page::new(range.start() / PAGE_BYTES);
+            return slice(&self.page_for_decode(id, page, version, deadline).await?, page);
+        }
+        let mut whole = BytesMut::with_capacity(range.len() as usize);
+        for page in range.pages() {
+            whole.extend_from_slice(&slice(&self.page_for_decode(id, page, version, deadline).await?, page)?);
+        }
+        Ok(whole.freeze())
+    }
+}
+
+/// A picture's compressed bytes, for a decoder.
+struct Compressed {
+    reader: Arc<Reader>,
+    id: ObjectId,
+    version: Version,
+    deadline: Instant,
+}
+
+#[async_trait]
+impl Source for Compressed {
+    async fn read(&self, range: ByteRange) -> Result<Bytes, SourceError> {
+        self.reader.compressed(&self.id, &self.version, range, self.deadline).await.map_err(SourceError::new)
+    }
+}
+
+fn served(entry: Entry, reservation: crate::budget::Reservation) -> Result<ServedFrame, ReadError> {
+    let head = entry.head.clone();
+    match entry.body {
+        Body::Frame(tensor) => Ok(ServedFrame { head, tensor, reservation }),
+        Body::Raw(_) => Err(ReadError::Unavailable("a frame's entry holds no frame".into())),
+    }
+}
+
+/// Bytes of the output where the spec alone says it.
+fn fixed_bytes(spec: &DecodeSpec) -> Option<u64> {
+    match spec {
+        DecodeSpec::Image(image) => image.fixed_output().map(|(width, height)| u64::from(width) * u64::from(height) * 3),
+        _ => None,
+    }
+}

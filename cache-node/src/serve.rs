@@ -1,0 +1,181 @@
+//! The doors of a node: QUIC for loaders and peers, HTTP for operators.
+//!
+//! A request is read whole, bounded; authorised before anything is looked up; answered item by item at the reader's pace, at no
+//! less than a minimum rate. A stream's fault costs that stream, a connection's that connection.
+
+pub mod admin;
+mod answer;
+mod explain;
+mod metrics;
+pub mod quic;
+mod verbs;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use arc_swap::ArcSwap;
+use framecache::wire::{Header, Verb};
+use framecache::{Ring, View};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::auth::{self, Action, Caller, Policy, Verdict};
+use crate::read::Reader;
+use crate::telemetry::TraceContext;
+pub use metrics::RequestMetrics;
+
+/// What answers requests.
+pub struct Service {
+    reader: Arc<Reader>,
+    policy: Policy,
+    members: ArcSwap<(View, Ring)>,
+    about: Box<dyn Fn() -> Vec<(String, String)> + Send + Sync>,
+    metrics: Arc<RequestMetrics>,
+    counts: Counts,
+    leaving: AtomicBool,
+    closing: CancellationToken,
+    tasks: TaskTracker,
+}
+
+/// The parts of a [`Service`].
+pub struct ServiceParts {
+    /// Fills.
+    pub reader: Arc<Reader>,
+    /// Who may what.
+    pub policy: Policy,
+    /// The members, this node among them.
+    pub view: View,
+    /// Lines about the node itself.
+    pub about: Box<dyn Fn() -> Vec<(String, String)> + Send + Sync>,
+    /// Where requests are counted.
+    pub metrics: Arc<RequestMetrics>,
+}
+
+/// A request whose header is read.
+struct Request {
+    caller: Arc<Caller>,
+    deadline: Instant,
+    header: Header,
+}
+
+/// How many of what are open.
+#[derive(Debug, Default)]
+struct Counts {
+    handshakes: Open,
+    connections: Open,
+    streams: Open,
+}
+
+/// A count that falls by itself.
+#[derive(Clone, Debug, Default)]
+struct Open(Arc<AtomicUsize>);
+
+struct Entered(Arc<AtomicUsize>);
+
+impl Open {
+    fn enter(&self) -> Entered {
+        self.0.fetch_add(1, Ordering::Relaxed);
+        Entered(self.0.clone())
+    }
+
+    fn count(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Service {
+    /// A service over `parts`.
+    pub fn new(parts: ServiceParts) -> Arc<Self> {
+        let ServiceParts { reader, policy, view, about, metrics } = parts;
+        let ring = Ring::new(&view);
+        Arc::new(Self {
+            reader,
+            policy,
+            members: ArcSwap::from_pointee((view, ring)),
+            about,
+            metrics,
+            counts: Counts::default(),
+            leaving: AtomicBool::new(false),
+            closing: CancellationToken::new(),
+            tasks: TaskTracker::new(),
+        })
+    }
+
+    /// Connections, and streams, that are open now.
+    pub fn open(&self) -> (usize, usize) {
+        (self.counts.connections.count(), self.counts.streams.count())
+    }
+
+    /// The members from now on.
+    pub fn join(&self, view: View) {
+        let ring = Ring::new(&view);
+        self.members.store(Arc::new((view, ring)));
+    }
+
+    /// New requests are sent on; those that run may end.
+    pub fn leave(&self) {
+        self.leaving.store(true, Ordering::Release);
+    }
+
+    /// Waits until no stream is open, at most until `deadline`; then ends every connection.
+    pub async fn drain(&self, deadline: Instant) {
+        let idle = async {
+            while self.counts.streams.count() > 0 {
+                tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+            }
+        };
+        if tokio::time::timeout_at(deadline, idle).await.is_err() {
+            tracing::warn!(streams = self.counts.streams.count(), "drain deadline passed, ending streams");
+        }
+        self.closing.cancel();
+    }
+
+    fn is_leaving(&self) -> bool {
+        self.leaving.load(Ordering::Acquire)
+    }
+
+    fn view(&self) -> View {
+        self.members.load().0.clone()
+    }
+
+    fn ring(&self) -> RingGuard {
+        RingGuard(self.members.load_full())
+    }
+
+    fn about(&self) -> Vec<(String, String)> {
+        (self.about)()
+    }
+
+    fn authorise(&self, request: &Request, action: Action, bucket: &str, key: &str) -> Verdict {
+        auth::authorise(&self.policy, &request.caller, action, bucket, key)
+    }
+
+    /// The request's span, a child of the caller's.
+    fn span(&self, verb: Option<Verb>, request: &Request) -> tracing::Span {
+        let verb = verb.map_or("unknown", Verb::name);
+        let span = tracing::info_span!("request", verb, class = request.header.class);
+        let trace = request.header.trace;
+        if let Some(parent) = TraceContext::new(trace.trace_id, trace.span_id, trace.flags) {
+            parent.adopt(&span);
+        }
+        span
+    }
+}
+
+/// The ring of the moment.
+struct RingGuard(Arc<(View, Ring)>);
+
+impl std::ops::Deref for RingGuard {
+    type Target = Ring;
+
+    fn deref(&self) -> &Ring {
+        &self.0.1
+    }
+}

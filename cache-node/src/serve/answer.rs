@@ -1,0 +1,130 @@
+//! The answering side of one stream: items out, at a minimum rate.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use framecache::wire::codec;
+use framecache::wire::stream::SendBytes;
+use framecache::wire::{ItemHead, Status, code};
+use tokio::time::{Instant, timeout};
+
+use super::metrics::RequestMetrics;
+use crate::read::ReadError;
+
+/// Longest that a reply may make no headway at all.
+const DRAIN_GRACE: Duration = Duration::from_secs(10);
+
+/// Slowest client, in bytes a second, past the grace. A loader on a training network reads a thousand times faster; one that
+/// does not, holds memory that others wait for.
+const DRAIN_BYTES_PER_SECOND: u64 = 64 << 10;
+
+/// The stream is of no more use: the client left, or was too slow.
+#[derive(Debug)]
+pub(super) struct Gone;
+
+/// One stream's replies.
+pub(super) struct Answer {
+    send: quinn::SendStream,
+    metrics: Arc<RequestMetrics>,
+    /// When the request's header was parsed.
+    parsed: Instant,
+    /// The last status that was sent: how the request ended.
+    pub(super) status: Status,
+    /// Payload bytes that were sent.
+    pub(super) sent_bytes: u64,
+}
+
+impl Answer {
+    pub(super) fn new(send: quinn::SendStream, metrics: Arc<RequestMetrics>) -> Self {
+        Self { send, metrics, parsed: Instant::now(), status: Status::Ok, sent_bytes: 0 }
+    }
+
+    /// The request's header is parsed: from here its time counts.
+    pub(super) fn begin(&mut self) -> Instant {
+        self.parsed = Instant::now();
+        self.parsed
+    }
+
+    /// Sends one item. Not cancel safe.
+    pub(super) async fn item(&mut self, mut head: ItemHead, payload: Bytes) -> Result<(), Gone> {
+        head.payload_bytes = payload.len() as u32;
+        self.status = Status::from_number(head.status);
+        let Ok(encoded) = codec::encode(&head) else {
+            tracing::error!(?head.status, "reply item cannot be written");
+            return Err(Gone);
+        };
+        let bytes = payload.len() as u64;
+        let patience = DRAIN_GRACE + Duration::from_millis(bytes * 1000 / DRAIN_BYTES_PER_SECOND);
+        let mut parts = [Bytes::from(encoded), payload];
+        let parts = if bytes == 0 { &mut parts[..1] } else { &mut parts[..] };
+        match timeout(patience, self.send.send_bytes(parts)).await {
+            Ok(Ok(())) => {
+                self.sent_bytes += bytes;
+                if self.status == Status::Busy {
+                    self.metrics.busy(self.parsed.elapsed());
+                }
+                Ok(())
+            }
+            Ok(Err(_)) => Err(Gone),
+            Err(_) => {
+                let _ = self.send.reset(code::SLOW.into());
+                Err(Gone)
+            }
+        }
+    }
+
+    /// Sends the only item: a message, or a failure.
+    pub(super) async fn only(&mut self, payload: Result<Vec<u8>, (Status, String)>) -> Result<(), Gone> {
+        match payload {
+            Ok(message) => {
+                // A message's own length field is the wire's; an item has one already.
+                let payload = Bytes::from(message).slice(codec::PREFIX_BYTES..);
+                self.item(ItemHead { last: true, ..ItemHead::default() }, payload).await
+            }
+            Err((status, message)) => self.item(failure(status, message), Bytes::new()).await,
+        }
+    }
+
+    /// All items are sent.
+    pub(super) fn finish(mut self) {
+        let _ = self.send.finish();
+    }
+
+    /// What arrived was no request.
+    pub(super) fn malformed(mut self) {
+        let _ = self.send.reset(code::MALFORMED.into());
+    }
+}
+
+/// The head of an item that failed.
+pub(super) fn failure(status: Status, message: impl Into<String>) -> ItemHead {
+    let mut message: String = message.into();
+    // The item's own limit is 16 KiB; a reason that needs more is no reason.
+    while message.len() > 1024 {
+        message.pop();
+    }
+    ItemHead { status: status as u16, last: true, message, ..ItemHead::default() }
+}
+
+/// The head of an item that failed with `error`.
+pub(super) fn read_failure(error: &ReadError) -> ItemHead {
+    let status = match error {
+        ReadError::NotFound => Status::NotFound,
+        ReadError::Denied => Status::Denied,
+        ReadError::NotConfigured(_) => Status::NotConfigured,
+        ReadError::Changed { .. } => Status::Changed,
+        ReadError::Undecodable(_) => Status::Undecodable,
+        ReadError::Unsupported(_) => Status::Unsupported,
+        ReadError::TooLarge(_) => Status::TooLarge,
+        ReadError::OutOfRange { .. } => Status::OutOfRange,
+        ReadError::Busy { .. } => Status::Busy,
+        ReadError::Deadline => Status::Timeout,
+        ReadError::Unavailable(_) => Status::Unavailable,
+    };
+    let mut head = failure(status, error.to_string());
+    if let ReadError::Busy { retry_after } = error {
+        head.retry_after_ms = u32::try_from(retry_after.as_millis()).unwrap_or(u32::MAX);
+    }
+    head
+}

@@ -1,0 +1,74 @@
+//! `explain`: where an object lies on this node, and why. Looks, and changes nothing: no origin is asked.
+
+use framecache::{ByteRange, DecodeSpec, ObjectId, Page, RouteKey, Span};
+
+use super::Service;
+use crate::cache::{DiskPresence, EntryKey, Presence, frames, pages};
+
+/// Pages that are listed one by one; of a larger object the rest is counted.
+const PAGES_LISTED: usize = 16;
+
+/// Pages that are looked at, at most: 64 GiB of object.
+const PAGES_MAX: u64 = 65_536;
+
+/// Lines of name and value. Names: `object`, `owner`, `policy`, `version`, `size`; then `page N` and `pages` for raw bytes, or
+/// `frame` for a spec; then `flushed`: whether all of it would survive a kill of the node.
+pub(super) async fn lines(id: &ObjectId, spec: Option<&DecodeSpec>, service: &Service) -> Vec<(String, String)> {
+    let mut lines = vec![("object".into(), id.to_string())];
+    let key = if spec.is_some() { RouteKey::picture(id) } else { RouteKey::raw(id, Span::new(0)) };
+    lines.push(("owner".into(), service.ring().owner(key).unwrap_or("none").to_owned()));
+    if !service.reader.origin().knows(id.bucket()) {
+        lines.push(("policy".into(), "bucket is not configured".into()));
+        return lines;
+    }
+    lines.push(("policy".into(), service.reader.policy_text(id)));
+    let Some(head) = service.reader.held_head(id).await else {
+        lines.push(("version".into(), "not known here".into()));
+        lines.push(("flushed".into(), "no".into()));
+        return lines;
+    };
+    lines.push(("version".into(), head.version.to_string()));
+    lines.push(("size".into(), head.size.to_string()));
+    match spec {
+        Some(spec) => {
+            let presence = service.reader.store().presence(&frames::key(id, 0, spec)).await;
+            lines.push(("frame".into(), text(presence)));
+            lines.push(("flushed".into(), yes(presence.disk == DiskPresence::Flushed)));
+        }
+        None => {
+            let whole = ByteRange::at(0, head.size.max(1)).unwrap_or(Page::new(0).range());
+            raw(id, whole, service, &mut lines).await;
+        }
+    }
+    lines
+}
+
+async fn raw(id: &ObjectId, whole: ByteRange, service: &Service, lines: &mut Vec<(String, String)>) {
+    let (mut total, mut ram, mut flushed) = (0u64, 0u64, 0u64);
+    for page in whole.pages().take(PAGES_MAX as usize) {
+        let key: EntryKey = pages::key(id, page);
+        let presence = service.reader.store().presence(&key).await;
+        total += 1;
+        ram += u64::from(presence.ram);
+        flushed += u64::from(presence.disk == DiskPresence::Flushed);
+        if total as usize <= PAGES_LISTED {
+            lines.push((format!("page {}", page.index()), text(presence)));
+        }
+    }
+    lines.push(("pages".into(), format!("{total} in all, {ram} in ram, {flushed} flushed to disk")));
+    lines.push(("flushed".into(), yes(flushed == total)));
+}
+
+fn text(presence: Presence) -> String {
+    let ram = if presence.ram { "ram" } else { "not in ram" };
+    let disk = match presence.disk {
+        DiskPresence::No => "not on disk",
+        DiskPresence::Queued => "disk: queued",
+        DiskPresence::Flushed => "disk: flushed",
+    };
+    format!("{ram}, {disk}")
+}
+
+fn yes(is: bool) -> String {
+    if is { "yes" } else { "no" }.to_owned()
+}

@@ -1,0 +1,126 @@
+//! The QUIC door: connections, streams, one request each.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use framecache::quic::{self, Windows};
+use framecache::wire::stream::{self, StreamError};
+use framecache::wire::{ALPN, Header, Status, Verb, code};
+use tokio::time::timeout;
+use tokio_util::sync::CancellationToken;
+use tracing::Instrument;
+
+use super::answer::{Answer, failure};
+use super::{Request, Service, verbs};
+use crate::auth::Caller;
+
+/// Most connections at once: 10,000 loaders fit, with room for peers.
+const CONNECTIONS_MAX: usize = 12_000;
+
+/// Handshakes in progress above which a client must prove its address first (QUIC Retry, RFC 9000 section 8.1.2).
+const HANDSHAKES_UNPROVEN_MAX: usize = 200;
+
+/// Longest handshake.
+const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
+
+/// Longest time from a stream's start to the end of its request.
+const REQUEST_MAX: Duration = Duration::from_secs(10);
+
+/// Longest deadline that a caller may ask for.
+const DEADLINE_MAX: Duration = Duration::from_secs(600);
+
+/// The QUIC side of a TLS configuration, tuned and bounded.
+pub fn server_config(mut tls: rustls::ServerConfig) -> Result<quinn::ServerConfig, quinn::crypto::rustls::NoInitialCipherSuite> {
+    tls.alpn_protocols = ALPN.iter().map(|name| name.to_vec()).collect();
+    let crypto = quinn::crypto::rustls::QuicServerConfig::try_from(tls)?;
+    let mut config = quinn::ServerConfig::with_crypto(Arc::new(crypto));
+    config
+        .transport_config(Arc::new(quic::transport(Windows::NODE, None)))
+        .max_incoming(512)
+        .incoming_buffer_size(64 << 10)
+        .incoming_buffer_size_total(8 << 20)
+        .migration(false);
+    Ok(config)
+}
+
+/// Accepts until `stop`; then no new connection comes in, and those that are here are told when the service's tasks are done.
+pub async fn accept(endpoint: quinn::Endpoint, service: Arc<Service>, stop: CancellationToken) {
+    loop {
+        let incoming = tokio::select! {
+            incoming = endpoint.accept() => incoming,
+            () = stop.cancelled() => return,
+        };
+        let Some(incoming) = incoming else { return };
+        let open = service.counts.connections.count();
+        if open >= CONNECTIONS_MAX {
+            incoming.refuse();
+        } else if service.counts.handshakes.count() >= HANDSHAKES_UNPROVEN_MAX && incoming.may_retry() {
+            // The client comes back with a token; an error means that it left already.
+            let _ = incoming.retry();
+        } else {
+            let service = service.clone();
+            service.tasks.clone().spawn(connection(incoming, service));
+        }
+    }
+}
+
+async fn connection(incoming: quinn::Incoming, service: Arc<Service>) {
+    let handshake = service.counts.handshakes.enter();
+    let remote = incoming.remote_address();
+    let connection = match timeout(HANDSHAKE_MAX, incoming).await {
+        Ok(Ok(connection)) => connection,
+        Ok(Err(error)) => return tracing::debug!(%remote, %error, "handshake failed"),
+        Err(_) => return tracing::debug!(%remote, "handshake timed out"),
+    };
+    drop(handshake);
+    let _open = service.counts.connections.enter();
+    let caller = Arc::new(Caller::anonymous());
+    loop {
+        let accepted = tokio::select! {
+            accepted = connection.accept_bi() => accepted,
+            () = service.closing.cancelled() => return connection.close(code::LEAVING.into(), b"node ends"),
+        };
+        // An error is the connection's end, whatever ended it.
+        let Ok((send, recv)) = accepted else { return };
+        service.tasks.spawn(one(send, recv, service.clone(), caller.clone()));
+    }
+}
+
+/// One stream: one request, and its reply.
+async fn one(send: quinn::SendStream, mut recv: quinn::RecvStream, service: Arc<Service>, caller: Arc<Caller>) {
+    let _open = service.counts.streams.enter();
+    let mut answer = Answer::new(send, service.metrics.clone());
+    let header = match timeout(REQUEST_MAX, stream::receive::<Header, _>(&mut recv)).await {
+        Ok(Ok(header)) => header,
+        Ok(Err(StreamError::Io(_))) => return,
+        Ok(Err(StreamError::Codec(error))) => {
+            tracing::debug!(%error, "request is malformed");
+            let _ = recv.stop(code::MALFORMED.into());
+            return answer.malformed();
+        }
+        Err(_) => return,
+    };
+    let parsed = answer.begin();
+    let verb = Verb::from_number(header.verb);
+    let asked = Duration::from_millis(u64::from(header.deadline_ms_left));
+    let request = Request { caller, deadline: parsed + asked.min(DEADLINE_MAX), header };
+    let span = service.span(verb, &request);
+    let outcome = async {
+        match verb {
+            _ if service.is_leaving() => answer.item(failure(Status::Leaving, "this node leaves"), Default::default()).await.is_ok(),
+            None => answer.item(failure(Status::UnknownVerb, "unknown verb"), Default::default()).await.is_ok(),
+            Some(verb) => {
+                let work = verbs::answer(verb, &mut recv, &mut answer, &service, &request);
+                // The verbs keep the deadline themselves; this is for the one that would not.
+                let most = request.deadline + Duration::from_secs(30) + REQUEST_MAX;
+                tokio::time::timeout_at(most, work).await.is_ok_and(|done| done)
+            }
+        }
+    };
+    let whole = outcome.instrument(span).await;
+    service.metrics.request(verb, answer.status, parsed.elapsed(), answer.sent_bytes);
+    match whole {
+        true => answer.finish(),
+        false => drop(answer),
+    }
+}

@@ -1,0 +1,318 @@
+//! What each verb does: the body in, authorisation, the reader, items out.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use framecache::object::PAGE_BYTES;
+use framecache::wire::codec::{self, Message};
+use framecache::wire::stream::{self, StreamError};
+use framecache::wire::{
+    ExplainBody, ExplainPayload, FrameAsk, FramesBody, ItemHead, LIST_ITEMS_MAX, ListBody, ListPayload, ListRow, ObjectsBody,
+    ReadBody, StatPayload, Status, Verb, ViewBody, code,
+};
+use framecache::{ByteRange, DecodeSpec, ObjectId, Page, Version};
+use futures::{StreamExt, stream as streams};
+use rkyv::api::high::{HighDeserializer, HighValidator};
+use rkyv::bytecheck::CheckBytes;
+use rkyv::rancor::Error as Rancor;
+use tokio::time::timeout;
+
+use super::answer::{Answer, Gone, failure, read_failure};
+use super::{Request, Service, explain};
+use crate::auth::{Action, Verdict};
+use crate::cache::Head;
+use crate::read::{ReadError, ServedFrame};
+
+/// Longest wait for a request's body, once its header is here.
+const BODY_MAX: Duration = Duration::from_secs(10);
+
+/// Items of one batch that are worked on together. Enough to keep every decoder of a large node busy from one stream; each holds
+/// its own budget, so more would only move the queue.
+const TOGETHER: usize = 64;
+
+/// Pages of one read that are brought in ahead of the one being sent.
+const AHEAD: u64 = 4;
+
+/// Answers a request; `false` if the stream ended before its reply did.
+pub(super) async fn answer(
+    verb: Verb,
+    recv: &mut quinn::RecvStream,
+    answer: &mut Answer,
+    service: &Arc<Service>,
+    request: &Request,
+) -> bool {
+    let done = match verb {
+        Verb::Read => match body::<ReadBody>(recv).await {
+            Ok(body) => read(body, answer, service, request).await,
+            Err(refusal) => refuse(refusal, answer).await,
+        },
+        Verb::Frames => match body::<FramesBody>(recv).await {
+            Ok(body) => frames(body, answer, service, request).await,
+            Err(refusal) => refuse(refusal, answer).await,
+        },
+        Verb::Stat => match body::<ObjectsBody>(recv).await {
+            Ok(body) => stat(body, answer, service, request).await,
+            Err(refusal) => refuse(refusal, answer).await,
+        },
+        Verb::List => match body::<ListBody>(recv).await {
+            Ok(body) => {
+                let page = list(body, service, request).await;
+                answer.only(page).await
+            }
+            Err(refusal) => refuse(refusal, answer).await,
+        },
+        Verb::View => match body::<ViewBody>(recv).await {
+            Ok(_) => answer.only(encode(&service.view().payload())).await,
+            Err(refusal) => refuse(refusal, answer).await,
+        },
+        Verb::Explain => match body::<ExplainBody>(recv).await {
+            Ok(body) => {
+                let lines = explained(body, service, request).await;
+                answer.only(lines).await
+            }
+            Err(refusal) => refuse(refusal, answer).await,
+        },
+        Verb::Decode | Verb::Peek | Verb::Index | Verb::Warm | Verb::Plan | Verb::Keep | Verb::Auth => {
+            answer.item(failure(Status::UnknownVerb, format!("unknown verb: {} is not served yet", verb.name())), Bytes::new()).await
+        }
+    };
+    done.is_ok()
+}
+
+/// Why there is no body.
+enum Refusal {
+    /// The stream broke.
+    Gone,
+    /// It is no message.
+    Malformed(String),
+}
+
+async fn body<T>(recv: &mut quinn::RecvStream) -> Result<T, Refusal>
+where
+    T: Message,
+    T::Archived: for<'a> CheckBytes<HighValidator<'a, Rancor>> + rkyv::Deserialize<T, HighDeserializer<Rancor>>,
+{
+    match timeout(BODY_MAX, stream::receive::<T, _>(recv)).await {
+        Ok(Ok(body)) => Ok(body),
+        Ok(Err(StreamError::Codec(error))) => {
+            let _ = recv.stop(code::MALFORMED.into());
+            Err(Refusal::Malformed(error.to_string()))
+        }
+        Ok(Err(StreamError::Io(_))) => Err(Refusal::Gone),
+        Err(_) => Err(Refusal::Malformed("the body did not come in time".into())),
+    }
+}
+
+async fn refuse(refusal: Refusal, answer: &mut Answer) -> Result<(), Gone> {
+    match refusal {
+        Refusal::Gone => Err(Gone),
+        Refusal::Malformed(why) => answer.item(failure(Status::Malformed, why), Bytes::new()).await,
+    }
+}
+
+fn encode<T>(message: &T) -> Result<Vec<u8>, (Status, String)>
+where
+    T: Message
+        + for<'a> rkyv::Serialize<
+            rkyv::api::high::HighSerializer<rkyv::util::AlignedVec, rkyv::ser::allocator::ArenaHandle<'a>, Rancor>,
+        >,
+{
+    codec::encode(message).map_err(|error| (Status::Internal, error.to_string()))
+}
+
+/// The object that a text names, if the caller may do `action` with it. Nothing is looked up before.
+fn permitted(uri: &str, action: Action, service: &Service, request: &Request) -> Result<ObjectId, ItemHead> {
+    let id: ObjectId = uri.parse().map_err(|e: framecache::object::ParseError| failure(Status::Malformed, e.to_string()))?;
+    match service.authorise(request, action, id.bucket(), id.key()) {
+        Verdict::Allow => Ok(id),
+        Verdict::Deny { reason } => Err(failure(Status::Denied, reason)),
+    }
+}
+
+async fn read(body: ReadBody, answer: &mut Answer, service: &Arc<Service>, request: &Request) -> Result<(), Gone> {
+    match begin_read(&body, service, request).await {
+        Err(head) => answer.item(head, Bytes::new()).await,
+        Ok((id, head, range)) => send_pages(&id, &head, range, answer, service, request).await,
+    }
+}
+
+/// Which object, version and range: all that can be wrong before the first byte.
+async fn begin_read(body: &ReadBody, service: &Arc<Service>, request: &Request) -> Result<(ObjectId, Head, ByteRange), ItemHead> {
+    let id = permitted(&body.uri, Action::Read, service, request)?;
+    let range = ByteRange::at(body.start, body.length.min(u64::MAX - body.start));
+    let range = range.ok_or_else(|| failure(Status::Malformed, "range passes 2^64"))?;
+    let near = Page::new(range.start() / PAGE_BYTES);
+    let head = match pin(&request.header.version)? {
+        Some(pin) => service.reader.pinned_head(&id, &pin, near, request.deadline).await,
+        None => service.reader.head(&id, near, request.deadline).await,
+    };
+    let head = head.map_err(|error| read_failure(&error))?;
+    if range.start() > head.size {
+        return Err(read_failure(&ReadError::OutOfRange { start: range.start(), size: head.size }));
+    }
+    Ok((id, head.clone(), range.clamp(head.size)))
+}
+
+fn pin(version: &str) -> Result<Option<Version>, ItemHead> {
+    match version {
+        "" => Ok(None),
+        version => Version::new(version).map(Some).map_err(|error| failure(Status::Malformed, error.to_string())),
+    }
+}
+
+/// Pages in order, one at a time in memory of the reply's, the next ones on their way into the cache.
+async fn send_pages(
+    id: &ObjectId,
+    head: &Head,
+    range: ByteRange,
+    answer: &mut Answer,
+    service: &Arc<Service>,
+    request: &Request,
+) -> Result<(), Gone> {
+    let item = |offset, last| ItemHead {
+        offset,
+        last,
+        size: head.size,
+        version: head.version.as_str().to_owned(),
+        ..ItemHead::default()
+    };
+    if range.is_empty() {
+        return answer.item(item(range.start(), true), Bytes::new()).await;
+    }
+    for page in range.pages() {
+        for ahead in page.index() + 1..=page.index() + AHEAD {
+            let ahead = Page::new(ahead);
+            if !ahead.range().intersect(range).is_empty() {
+                service.reader.prefetch(id, ahead, head);
+            }
+        }
+        let part = page.range().intersect(range);
+        match service.reader.page(id, page, range, head, request.deadline).await {
+            Err(error) => return answer.item(read_failure(&error), Bytes::new()).await,
+            Ok(served) => answer.item(item(part.start(), part.end() == range.end()), served.bytes).await?,
+        }
+    }
+    Ok(())
+}
+
+async fn frames(body: FramesBody, answer: &mut Answer, service: &Arc<Service>, request: &Request) -> Result<(), Gone> {
+    let specs: Vec<Result<DecodeSpec, String>> =
+        body.specs.iter().map(|text| text.parse().map_err(|e: framecache::spec::SpecError| e.to_string())).collect();
+    let mut ready = streams::iter(body.items)
+        .map(|ask| {
+            let specs = &specs;
+            async move {
+                let frame = frame(&ask, specs, service, request).await;
+                (ask, frame)
+            }
+        })
+        .buffer_unordered(TOGETHER);
+    while let Some((ask, frame)) = ready.next().await {
+        let (head, payload, reservation) = match frame {
+            Ok(ServedFrame { head, tensor, reservation }) => {
+                let item = ItemHead {
+                    size: head.size,
+                    version: head.version.as_str().to_owned(),
+                    tensor: Some(tensor.head.into()),
+                    ..ItemHead::default()
+                };
+                (item, tensor.data, Some(reservation))
+            }
+            Err(head) => (head, Bytes::new(), None),
+        };
+        let head = ItemHead { index: ask.index, attempt: ask.attempt, last: true, ..head };
+        answer.item(head, payload).await?;
+        drop(reservation);
+    }
+    Ok(())
+}
+
+async fn frame(
+    ask: &FrameAsk,
+    specs: &[Result<DecodeSpec, String>],
+    service: &Arc<Service>,
+    request: &Request,
+) -> Result<ServedFrame, ItemHead> {
+    let id = permitted(&ask.uri, Action::Read, service, request)?;
+    let spec = match specs.get(usize::from(ask.spec)) {
+        Some(Ok(spec)) => spec,
+        Some(Err(why)) => return Err(failure(Status::Malformed, why.clone())),
+        None => return Err(failure(Status::Malformed, "no such spec")),
+    };
+    let pin = pin(&ask.version)?;
+    service.reader.frame(&id, spec, pin.as_ref(), request.deadline).await.map_err(|error| read_failure(&error))
+}
+
+async fn stat(body: ObjectsBody, answer: &mut Answer, service: &Arc<Service>, request: &Request) -> Result<(), Gone> {
+    for (index, uri) in body.uris.iter().enumerate() {
+        let facts = async {
+            let id = permitted(uri, Action::Read, service, request)?;
+            let head = service.reader.head(&id, Page::new(0), request.deadline).await.map_err(|e| read_failure(&e))?;
+            let media = media(&id, &head, service, request).await?;
+            Ok((head, encode(&media).map_err(|(status, why)| failure(status, why))?))
+        };
+        let (head, payload) = match facts.await {
+            Ok((head, message)) => {
+                let version = head.version.as_str().to_owned();
+                (ItemHead { size: head.size, version, ..ItemHead::default() }, Bytes::from(message).slice(codec::PREFIX_BYTES..))
+            }
+            Err(head) => (head, Bytes::new()),
+        };
+        answer.item(ItemHead { index: index as u32, last: true, ..head }, payload).await?;
+    }
+    Ok(())
+}
+
+/// What the picture is; no picture is no error here.
+async fn media(id: &ObjectId, head: &Head, service: &Arc<Service>, request: &Request) -> Result<StatPayload, ItemHead> {
+    match service.reader.probe(id, head, request.deadline).await {
+        Ok(probe) => Ok(StatPayload {
+            format: probe.format.to_string(),
+            width: probe.width,
+            height: probe.height,
+            orientation: probe.orientation,
+            decode_bytes: probe.cost_bytes(&[]),
+        }),
+        Err(ReadError::Undecodable(_) | ReadError::Unsupported(_) | ReadError::TooLarge(_)) => {
+            Ok(StatPayload { format: String::new(), width: 0, height: 0, orientation: 1, decode_bytes: 0 })
+        }
+        Err(error) => Err(read_failure(&error)),
+    }
+}
+
+async fn list(body: ListBody, service: &Arc<Service>, request: &Request) -> Result<Vec<u8>, (Status, String)> {
+    let (bucket, prefix) = body
+        .prefix
+        .strip_prefix("s3://")
+        .and_then(|rest| rest.split_once('/'))
+        .ok_or_else(|| (Status::Malformed, "prefix is not of the form s3://bucket/…".into()))?;
+    if let Verdict::Deny { reason } = service.authorise(request, Action::List, bucket, prefix) {
+        return Err((Status::Denied, reason.to_owned()));
+    }
+    if !service.reader.origin().knows(bucket) {
+        return Err((Status::NotConfigured, ReadError::NotConfigured(bucket.to_owned()).to_string()));
+    }
+    let after = Some(body.after.as_str()).filter(|after| !after.is_empty());
+    let limit = body.limit.clamp(1, LIST_ITEMS_MAX) as usize;
+    let listing = service.reader.origin().list(bucket, prefix, after, limit, request.deadline).await;
+    let listing = listing.map_err(|error| {
+        let head = read_failure(&error.into());
+        (Status::from_number(head.status), head.message)
+    })?;
+    let row = |object: crate::origin::Listed| ListRow { key: object.key, size: object.size, version: object.version.to_string() };
+    encode(&ListPayload { more: listing.next.is_some(), rows: listing.objects.into_iter().map(row).collect() })
+}
+
+async fn explained(body: ExplainBody, service: &Arc<Service>, request: &Request) -> Result<Vec<u8>, (Status, String)> {
+    if body.uri.is_empty() {
+        return encode(&ExplainPayload { lines: service.about() });
+    }
+    let id = permitted(&body.uri, Action::Read, service, request);
+    let id = id.map_err(|head| (Status::from_number(head.status), head.message))?;
+    let spec = match body.spec.as_str() {
+        "" => None,
+        text => Some(text.parse().map_err(|e: framecache::spec::SpecError| (Status::Malformed, e.to_string()))?),
+    };
+    encode(&ExplainPayload { lines: explain::lines(&id, spec.as_ref(), service).await })
+}
