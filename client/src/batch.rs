@@ -69,6 +69,14 @@ impl Memory {
             Memory::External(external) => unsafe { std::slice::from_raw_parts(external.pointer, external.bytes) },
         }
     }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        match self {
+            Memory::Own(memory) => memory,
+            // SAFETY: as in `bytes`; `self` is exclusive.
+            Memory::External(external) => unsafe { std::slice::from_raw_parts_mut(external.pointer, external.bytes) },
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -87,6 +95,20 @@ impl Batch {
         Self { state: Mutex::new(State { block: None, slots }), block_bytes_max }
     }
 
+    /// A batch of `count` slots that all have `shape`, in one block that is there from the start.
+    ///
+    /// # Errors
+    /// `TooLarge` if that is more than an address space holds.
+    pub fn fixed(count: usize, shape: [u32; 3]) -> Result<Self, Error> {
+        let slot_bytes = slot_bytes(shape);
+        let bytes = slot_bytes.checked_mul(count).filter(|&bytes| isize::try_from(bytes).is_ok());
+        let bytes = bytes.ok_or_else(|| Error::new(ErrorKind::TooLarge, format!("{count} pictures of {shape:?} pass all memory")))?;
+        let batch = Self::new(count, 0);
+        let memory = Memory::Own(vec![0; bytes].into_boxed_slice());
+        batch.state.lock().block = Some(Block { shape, slot_bytes, memory });
+        Ok(batch)
+    }
+
     /// A batch in memory of the caller's, of `count` slots that all have `shape`.
     ///
     /// # Errors
@@ -95,7 +117,7 @@ impl Batch {
     /// # Safety
     /// As [`External`] says.
     pub unsafe fn external(count: usize, shape: [u32; 3], external: External) -> Result<Self, Error> {
-        let slot_bytes = shape.iter().fold(1usize, |product, &side| product.saturating_mul(side as usize));
+        let slot_bytes = slot_bytes(shape);
         if slot_bytes.checked_mul(count) != Some(external.bytes) {
             let message = format!("out has {} bytes, want {count} x {shape:?}", external.bytes);
             return Err(Error::new(ErrorKind::Invalid, message));
@@ -149,7 +171,13 @@ impl Batch {
 
     /// The finished batch: its pixels can be read, and nobody can write any more.
     pub fn finish(self) -> Pictures {
-        let State { block, slots, .. } = self.state.into_inner();
+        let State { mut block, slots } = self.state.into_inner();
+        // What the caller's memory held before is no picture either.
+        if let Some(block) = block.as_mut().filter(|block| matches!(block.memory, Memory::External(_))) {
+            for (index, _) in slots.iter().enumerate().filter(|(_, slot)| slot.head.is_none()) {
+                block.memory.bytes_mut()[index * block.slot_bytes..(index + 1) * block.slot_bytes].fill(0);
+            }
+        }
         let slots = slots.into_iter().map(|slot| (slot.head, slot.own)).collect();
         Pictures { block, slots }
     }
@@ -232,10 +260,43 @@ impl Pictures {
         }
     }
 
+    /// Shape and memory of slot `index`, for whoever hands it on. A slot without a picture has the block's shape, zeroed; `None`
+    /// if there is no block.
+    pub fn slot_mut(&mut self, index: usize) -> Option<([u32; 3], &mut [u8])> {
+        match self.slots.get_mut(index)? {
+            (Some(head), Some(own)) => Some((head.shape, own)),
+            _ => {
+                let block = self.block.as_mut()?;
+                let (shape, at) = (block.shape, index * block.slot_bytes);
+                Some((shape, block.memory.bytes_mut().get_mut(at..at + block.slot_bytes)?))
+            }
+        }
+    }
+
+    /// Leaves out the slots for which `keep` says no. The others move up, inside the block, and keep their order.
+    pub fn retain(&mut self, keep: impl Fn(usize) -> bool) {
+        let mut to = 0;
+        for from in (0..self.slots.len()).filter(|&index| keep(index)) {
+            if let Some(block) = self.block.as_mut().filter(|_| from != to) {
+                let bytes = block.slot_bytes;
+                block.memory.bytes_mut().copy_within(from * bytes..(from + 1) * bytes, to * bytes);
+            }
+            self.slots.swap(from, to);
+            to += 1;
+        }
+        self.slots.truncate(to);
+    }
+
     /// All slots as one array of `[len, height, width, channels]`, if every picture that arrived has one shape.
     pub fn block(&self) -> Option<([u32; 3], &[u8])> {
         let block = self.block.as_ref().filter(|_| self.slots.iter().all(|(_, own)| own.is_none()))?;
-        Some((block.shape, block.memory.bytes()))
+        Some((block.shape, &block.memory.bytes()[..self.slots.len() * block.slot_bytes]))
+    }
+
+    /// As [`Pictures::block`], for whoever hands the memory on.
+    pub fn block_mut(&mut self) -> Option<([u32; 3], &mut [u8])> {
+        let block = self.block.as_mut().filter(|_| self.slots.iter().all(|(_, own)| own.is_none()))?;
+        Some((block.shape, &mut block.memory.bytes_mut()[..self.slots.len() * block.slot_bytes]))
     }
 
     /// The shapes that arrived, each once, in order of slots.
@@ -248,6 +309,11 @@ impl Pictures {
         }
         shapes
     }
+}
+
+/// Bytes of one slot; saturates, so that a hostile shape fails every bound.
+fn slot_bytes(shape: [u32; 3]) -> usize {
+    shape.iter().fold(1, |product: usize, &side| product.saturating_mul(side as usize))
 }
 
 fn protocol(message: &str) -> Error {
@@ -324,5 +390,36 @@ mod tests {
         fill(&batch, 1, head(2, 2), 8);
         drop(batch);
         assert_eq!(memory[12..], [8; 12]);
+    }
+
+    /// Promise: a slot without a picture reads as zeros, whatever the caller's memory held before.
+    #[test]
+    fn missing_slots_are_zero() {
+        let mut memory = [1u8; 24];
+        let pointer = memory.as_mut_ptr();
+        // SAFETY: `memory` outlives the batch and is not touched meanwhile.
+        let batch = unsafe { Batch::external(2, [2, 2, 3], External { pointer, bytes: 24 }) }.expect("batch");
+        fill(&batch, 1, head(2, 2), 8);
+        let mut pictures = batch.finish();
+        assert_eq!(pictures.pixels(0), None);
+        assert_eq!(pictures.slot_mut(0).map(|(shape, pixels)| (shape, pixels.to_vec())), Some(([2, 2, 3], vec![0; 12])));
+    }
+
+    /// Promise: slots that are left out close up without losing or mixing a picture, in and outside the block.
+    #[test]
+    fn left_out_slots_close_up() {
+        let batch = Batch::fixed(4, [1, 1, 3]).expect("batch");
+        [0, 2, 3].into_iter().for_each(|index| fill(&batch, index, head(1, 1), index as u8));
+        let mut pictures = batch.finish();
+        pictures.retain(|index| index != 1);
+        assert_eq!(pictures.block().map(|(_, block)| block.to_vec()), Some(vec![0, 0, 0, 2, 2, 2, 3, 3, 3]));
+        assert_eq!(pictures.block_mut().map(|(_, block)| block.len()), Some(9));
+
+        let batch = Batch::new(3, 1 << 20);
+        fill(&batch, 1, head(1, 1), 1);
+        fill(&batch, 2, head(2, 2), 2);
+        let mut pictures = batch.finish();
+        pictures.retain(|index| index != 0);
+        assert_eq!((pictures.pixels(0), pictures.pixels(1)), (Some(&[1; 3][..]), Some(&[2; 12][..])));
     }
 }

@@ -20,6 +20,9 @@
 //! ```
 
 pub mod batch;
+#[cfg(feature = "cli")]
+#[doc(hidden)] // the binary's inside, public for it and for the tests alone
+pub mod cli;
 pub mod client;
 pub mod config;
 pub mod error;

@@ -1,0 +1,307 @@
+//! The client as Python has it.
+
+use std::future::Future;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use framecache::batch::External;
+use framecache::client::Listing as Page;
+use framecache::{Batch as Slots, Call, ClientConfig, Error, ErrorKind, ImageSpec, ObjectId};
+use pyo3::buffer::PyBuffer;
+use pyo3::exceptions::{PyBufferError, PyTypeError};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyString, PyTuple};
+
+use crate::batch::{Batch, OnError, Received};
+use crate::error::{exception, invalid};
+use crate::facts::{Listing, Node, Stat};
+use crate::process::{PerProcess, wait};
+use crate::raw::Raw;
+use crate::settings;
+use crate::spec::spec_of;
+
+/// A client of a cluster.
+///
+/// ``address`` is any node's ``"host:port"``, several (comma-separated, or a list), or ``"env"``, which reads ``FRAMECACHE_ADDR``,
+/// ``FRAMECACHE_CA`` and ``FRAMECACHE_TOKEN``. ``ca``, ``cert`` and ``key`` are PEM files; ``ca`` may be left out for a local
+/// node. ``timeout`` is the deadline of a call in seconds. ``memory`` bounds what the client itself holds; pixels and bytes that
+/// you are given come on top and are freed with the objects that hold them.
+///
+/// Nothing is connected, and no thread started, before the first request. A client may be used from many threads. It may be
+/// inherited by ``fork`` and pickled for ``spawn`` and ``forkserver``: the other process makes its own connections.
+///
+/// >>> import framecache as fc
+/// >>> with fc.Client("env") as client:
+/// ...     len(client.read("s3://photos/cat.jpg", start=0, length=2))
+/// 2
+#[pyclass(frozen, module = "framecache")]
+pub(crate) struct Client {
+    config: ClientConfig,
+    connected: PerProcess<framecache::Client>,
+    closed: AtomicBool,
+}
+
+impl Client {
+    fn connected(&self, py: Python<'_>) -> PyResult<framecache::Client> {
+        if self.closed.load(Ordering::Relaxed) {
+            return Err(exception(py, &Error::new(ErrorKind::Closed, "this client was closed")));
+        }
+        let client = self.connected.get_or_make(|| framecache::Client::new(self.config.clone()));
+        client.cloned().map_err(|error| exception(py, &error))
+    }
+
+    /// Asks the cluster and waits for the answer.
+    fn ask<T, W>(&self, py: Python<'_>, timeout: Option<f64>, work: impl FnOnce(framecache::Client, Call) -> W) -> PyResult<T>
+    where
+        T: Send + 'static,
+        W: Future<Output = Result<T, Error>> + Send + 'static,
+    {
+        let call = call(py, timeout)?;
+        wait(py, work(self.connected(py)?, call))?.map_err(|error| exception(py, &error))
+    }
+
+    pub(crate) fn list_page(&self, py: Python<'_>, prefix: String, after: Option<String>, timeout: Option<f64>) -> PyResult<Page> {
+        let limit = framecache::wire::LIST_ITEMS_MAX;
+        self.ask(py, timeout, |client, call| async move { client.list(&prefix, after.as_deref(), limit, &call).await })
+    }
+}
+
+#[pymethods]
+impl Client {
+    #[new]
+    #[pyo3(signature = (address, ca=None, cert=None, key=None, token=None, timeout=30.0, memory=None))]
+    #[allow(clippy::too_many_arguments)] // the constructor's keywords
+    fn new(
+        py: Python<'_>,
+        address: &Bound<'_, PyAny>,
+        ca: Option<PathBuf>,
+        cert: Option<PathBuf>,
+        key: Option<PathBuf>,
+        token: Option<String>,
+        timeout: f64,
+        memory: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Self> {
+        let addresses = settings::addresses(address)?;
+        let mut config = match addresses.as_str() {
+            "env" => ClientConfig::from_env().map_err(|error| exception(py, &error))?,
+            _ => ClientConfig::new(&addresses),
+        };
+        config.tls.ca = ca.or(config.tls.ca);
+        (config.tls.cert, config.tls.key) = (cert, key);
+        config.token = token.or(config.token);
+        config.timeout = settings::timeout(py, timeout)?;
+        if let Some(memory) = memory {
+            config.memory = settings::bytes(memory)?;
+        }
+        // A wrong setting is told here, where it is written, and not at the first request.
+        framecache::Client::new(config.clone()).map_err(|error| exception(py, &error))?;
+        Ok(Self { config, connected: PerProcess::new(), closed: AtomicBool::new(false) })
+    }
+
+    /// Bytes ``[start, start + length)`` of an object, cut at its end; to the end if ``length`` is ``None``. All of one version.
+    ///
+    /// Raises ``NotFoundError``, ``DeniedError``, ``ChangedError`` (replaced while it was read), ``OutOfRangeError`` (``start`` is
+    /// past the end), ``TooLargeError`` (more than the client's ``memory``: read ranges), ``BusyError``, ``TimeoutError``,
+    /// ``UnavailableError``.
+    ///
+    /// >>> raw = fc.Client("env").read("s3://photos/cat.jpg")
+    /// >>> bytes(memoryview(raw)[:3]), len(raw) == raw.size
+    /// (b'\xff\xd8\xff', True)
+    #[pyo3(signature = (uri, start=0, length=None, timeout=None))]
+    fn read(&self, py: Python<'_>, uri: &str, start: i64, length: Option<i64>, timeout: Option<f64>) -> PyResult<Raw> {
+        let id = object(py, uri)?;
+        let negative = |_| invalid(py, format!("start={start}, length={length:?}: want numbers of bytes, not negative"));
+        let length = length.map(u64::try_from).transpose().map_err(negative)?;
+        let start = u64::try_from(start).map_err(negative)?;
+        self.ask(py, timeout, |client, call| async move { client.read(&id, start, length, &call).await }).map(Raw::from)
+    }
+
+    /// Decodes pictures, each by ``spec`` (an ``Image``, or its text), in the cluster; gives them in the order of ``uris``.
+    ///
+    /// ``on_error`` says what becomes of a picture that is missing, denied, broken, unsupported or too large: ``"raise"``;
+    /// ``"skip"``: the batch is made without it, and ``batch.keys`` says which remain; ``"fill"``: its slot is zeros, and
+    /// ``batch.valid`` is ``False`` there. With both, ``batch.errors`` has the reason. What is no fault of the picture (replaced
+    /// while it was read, busy, deadline, nodes lost) is raised always, the last three after retries until the deadline.
+    ///
+    /// ``out`` is memory to receive into: a writable, C-contiguous uint8 buffer of exactly ``[len(uris), height, width, 3]``, for a
+    /// spec whose output is the same for every picture. ``batch.data`` is then that memory; after an error its content is not
+    /// defined.
+    ///
+    /// >>> batch = fc.Client("env").images(["s3://photos/cat.jpg", "s3://photos/dog.jpg"], fc.Image(short=256, crop=224))
+    /// >>> batch.data.shape
+    /// (2, 224, 224, 3)
+    /// >>> import numpy
+    /// >>> picture = numpy.asarray(batch[0])         # no copy
+    /// >>> picture.shape, picture.dtype.name
+    /// ((224, 224, 3), 'uint8')
+    #[pyo3(signature = (uris, spec=None, on_error="raise", out=None, timeout=None))]
+    #[allow(clippy::too_many_arguments)] // the method's keywords
+    fn images(
+        &self,
+        py: Python<'_>,
+        uris: &Bound<'_, PyAny>,
+        spec: Option<&Bound<'_, PyAny>>,
+        on_error: &str,
+        out: Option<&Bound<'_, PyAny>>,
+        timeout: Option<f64>,
+    ) -> PyResult<Batch> {
+        let spec = spec_of(spec)?;
+        let on_error = OnError::parse(py, on_error)?;
+        let (keys, ids) = objects(uris)?;
+        let out = out.map(|out| pixels_buffer(out, ids.len(), &spec)).transpose()?;
+        let slots = slots(ids.len(), &spec, out.as_ref(), self.config.memory).map_err(|error| exception(py, &error))?;
+        let (client, call) = (self.connected(py)?, call(py, timeout)?);
+        // `out` is held here until the work is gone, however it ends.
+        let (pictures, outcomes) = wait(py, async move {
+            let outcomes = client.images(&ids, &spec, &slots, &call).await;
+            (slots.finish(), outcomes)
+        })?;
+        Received { pictures, outcomes, keys, out, on_error }.batch(py)
+    }
+
+    /// Version, size and media facts of an object, without its bytes.
+    ///
+    /// >>> facts = fc.Client("env").stat("s3://photos/cat.jpg")
+    /// >>> facts.format, facts.width, facts.height
+    /// ('jpeg', 320, 240)
+    #[pyo3(signature = (uri, timeout=None))]
+    fn stat(&self, py: Python<'_>, uri: &str, timeout: Option<f64>) -> PyResult<Stat> {
+        let id = object(py, uri)?;
+        self.ask(py, timeout, |client, call| async move { client.stat(&id, &call).await }).map(Stat::from)
+    }
+
+    /// The objects whose address begins with ``prefix`` (``s3://bucket/`` and any beginning of a key), in key order. They are
+    /// fetched as they are iterated over, so that a listing of any length takes little memory.
+    ///
+    /// >>> [entry.uri for entry in fc.Client("env").list("s3://photos/")]
+    /// ['s3://photos/cat.jpg', 's3://photos/dog.jpg']
+    #[pyo3(signature = (prefix, timeout=None))]
+    fn list(slf: Bound<'_, Self>, prefix: String, timeout: Option<f64>) -> Listing {
+        Listing::new(slf.unbind(), prefix, timeout)
+    }
+
+    /// Who owns an object, where it is cached and why, as names and values. ``spec`` asks about decoded pixels; without it, about
+    /// the raw bytes.
+    ///
+    /// >>> said = fc.Client("env").explain("s3://photos/cat.jpg")
+    /// >>> "version" in said
+    /// True
+    #[pyo3(signature = (uri, spec=None, timeout=None))]
+    fn explain<'py>(
+        &self,
+        py: Python<'py>,
+        uri: &str,
+        spec: Option<&Bound<'py, PyAny>>,
+        timeout: Option<f64>,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        let id = object(py, uri)?;
+        let spec = spec.map(|spec| spec_of(Some(spec))).transpose()?.map_or(String::new(), |spec| spec.to_string());
+        let lines = self.ask(py, timeout, |client, call| async move { client.explain(&id, &spec, &call).await })?;
+        let said = PyDict::new(py);
+        lines.into_iter().try_for_each(|(name, value)| said.set_item(name, value))?;
+        Ok(said)
+    }
+
+    /// The nodes of the cluster, as the one that was asked knows them.
+    ///
+    /// >>> [node.state for node in fc.Client("env").nodes()]
+    /// ['serving']
+    #[pyo3(signature = (timeout=None))]
+    fn nodes(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Vec<Node>> {
+        let rows = self.ask(py, timeout, |client, call| async move { client.nodes(&call).await })?;
+        Ok(rows.into_iter().map(Node::from).collect())
+    }
+
+    /// Closes the connections and tells the nodes. Later calls raise ``InvalidError``; closing again does nothing.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        if self.closed.swap(true, Ordering::Relaxed) {
+            return Ok(());
+        }
+        match self.connected.get().cloned() {
+            Some(client) => wait(py, async move { client.close().await }),
+            None => Ok(()),
+        }
+    }
+
+    fn __enter__(slf: Bound<'_, Self>) -> Bound<'_, Self> {
+        slf
+    }
+
+    #[pyo3(signature = (*_exception))]
+    fn __exit__(&self, py: Python<'_>, _exception: &Bound<'_, PyTuple>) -> PyResult<()> {
+        self.close(py)
+    }
+
+    /// A copy in another process begins unconnected. The token travels with it.
+    fn __reduce__<'py>(slf: &Bound<'py, Self>) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyTuple>)> {
+        let config = &slf.get().config;
+        let tls = &config.tls;
+        let seconds = config.timeout.as_secs_f64();
+        let settings = (config.addresses.join(","), &tls.ca, &tls.cert, &tls.key, &config.token, seconds, config.memory);
+        Ok((slf.get_type().into_any(), settings.into_pyobject(slf.py())?))
+    }
+
+    fn __repr__(&self) -> String {
+        let state = if self.closed.load(Ordering::Relaxed) { ", closed" } else { "" };
+        format!("<framecache.Client: {}{state}>", self.config.addresses.join(","))
+    }
+}
+
+fn call(py: Python<'_>, timeout: Option<f64>) -> PyResult<Call> {
+    let timeout = timeout.map(|seconds| settings::timeout(py, seconds)).transpose()?;
+    Ok(Call { timeout, ..Call::default() })
+}
+
+fn object(py: Python<'_>, uri: &str) -> PyResult<ObjectId> {
+    uri.parse().map_err(|failure: framecache::object::ParseError| {
+        exception(py, &Error { uri: Some(uri.to_owned()), ..Error::from(failure) })
+    })
+}
+
+fn objects(uris: &Bound<'_, PyAny>) -> PyResult<(Vec<Py<PyString>>, Vec<ObjectId>)> {
+    if uris.is_instance_of::<PyString>() {
+        return Err(PyTypeError::new_err("uris is one str: want a list of addresses"));
+    }
+    let mut found = (Vec::new(), Vec::new());
+    for uri in uris.try_iter()? {
+        let uri = uri?.cast_into::<PyString>().map_err(|_| PyTypeError::new_err("uris: want addresses, each a str"))?;
+        found.1.push(object(uri.py(), &uri.to_cow()?)?);
+        found.0.push(uri.unbind());
+    }
+    Ok(found)
+}
+
+/// The buffer of `out`, if `count` pictures of `spec` fit it exactly.
+fn pixels_buffer(out: &Bound<'_, PyAny>, count: usize, spec: &ImageSpec) -> PyResult<PyBuffer<u8>> {
+    let py = out.py();
+    let (width, height) = spec.fixed_output().ok_or_else(|| {
+        invalid(py, format!("out= wants a spec whose output has one size, with crop or size; {spec} depends on the picture"))
+    })?;
+    // A torch tensor has no buffer of its own, but lends it as a numpy array.
+    let buffer = PyBuffer::<u8>::get(out).or_else(|failure| match out.getattr("numpy") {
+        Ok(numpy) => PyBuffer::<u8>::get(&numpy.call0()?),
+        Err(_) => Err(failure),
+    })?;
+    if buffer.readonly() || !buffer.is_c_contiguous() {
+        return Err(PyBufferError::new_err("out= wants a writable, C-contiguous buffer"));
+    }
+    let want = [count, height as usize, width as usize, 3];
+    match buffer.shape() == want {
+        true => Ok(buffer),
+        false => Err(invalid(py, format!("out has shape {:?}, want {want:?}", buffer.shape()))),
+    }
+}
+
+/// Where the pictures are received.
+fn slots(count: usize, spec: &ImageSpec, out: Option<&PyBuffer<u8>>, memory: u64) -> Result<Slots, Error> {
+    match (spec.fixed_output(), out) {
+        (Some((width, height)), Some(out)) => {
+            let external = External { pointer: out.buf_ptr().cast(), bytes: out.len_bytes() };
+            // SAFETY: the caller holds `out` exported, so it stays valid, until the slots are gone; that nothing else uses it
+            // meanwhile is asked of whoever passes `out=`.
+            unsafe { Slots::external(count, [height, width, 3], external) }
+        }
+        (Some((width, height)), None) => Slots::fixed(count, [height, width, 3]),
+        (None, _) => Ok(Slots::new(count, memory)),
+    }
+}

@@ -1,0 +1,197 @@
+//! Pixels as Python has them: the memory they were received into, by buffer protocol and DLPack.
+
+use std::ffi::{c_char, c_int};
+use std::sync::Arc;
+
+use framecache::Pictures;
+use pyo3::buffer::PyBuffer;
+use pyo3::exceptions::PyBufferError;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::PyTuple;
+
+use crate::dlpack;
+
+/// The memory of a batch. From the moment that Python may see it, only Python reads and writes it; we keep it alive.
+pub(crate) struct Pixels {
+    /// Owns the memory, unless `out` does.
+    _pictures: Pictures,
+    /// The caller's buffer, exported (so neither moved nor freed) as long as a tensor of it lives.
+    _out: Option<PyBuffer<u8>>,
+}
+
+impl Pixels {
+    pub(crate) fn new(pictures: Pictures, out: Option<PyBuffer<u8>>) -> Self {
+        Self { _pictures: pictures, _out: out }
+    }
+}
+
+/// Where an array of bytes lies, and its shape. Row-major without padding.
+#[derive(Clone)]
+pub(crate) struct Array {
+    /// Keeps the memory alive.
+    _owner: Arc<Pixels>,
+    pub(crate) pointer: *mut u8,
+    pub(crate) shape: Vec<ffi::Py_ssize_t>,
+    pub(crate) strides: Vec<ffi::Py_ssize_t>,
+}
+
+// SAFETY: `pointer` is used by Python alone (see `Pixels`), under its own rules for shared memory.
+unsafe impl Send for Array {}
+// SAFETY: as above; all else is immutable.
+unsafe impl Sync for Array {}
+
+impl Array {
+    /// `pointer` must be valid for the product of `shape` as long as `owner` lives; it is not read where that product is 0.
+    pub(crate) fn new(owner: Arc<Pixels>, pointer: *mut u8, shape: &[usize]) -> Self {
+        let mut strides = vec![1; shape.len()];
+        for dimension in (1..shape.len()).rev() {
+            strides[dimension - 1] = strides[dimension] * shape[dimension] as ffi::Py_ssize_t;
+        }
+        Self { _owner: owner, pointer, shape: shape.iter().map(|&side| side as ffi::Py_ssize_t).collect(), strides }
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.shape.iter().product::<ffi::Py_ssize_t>() as usize
+    }
+}
+
+/// What is known of one picture beside its pixels.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Facts {
+    pub(crate) version: Option<String>,
+    pub(crate) size: Option<(u32, u32)>,
+    pub(crate) orientation: Option<u8>,
+}
+
+/// Pixels: uint8, row-major. One picture is ``[height, width, 3]``, a whole batch ``[pictures, height, width, 3]``.
+///
+/// The memory is the one that the pixels were received into. ``numpy.asarray(t)``, ``numpy.from_dlpack(t)``,
+/// ``torch.from_dlpack(t)`` and ``memoryview(t)`` use it without a copy, may write to it, and keep it alive. A picture of a batch
+/// and the batch's ``data`` share memory.
+#[pyclass(frozen, module = "framecache")]
+pub(crate) struct Tensor {
+    pub(crate) array: Array,
+    pub(crate) facts: Facts,
+}
+
+#[pymethods]
+impl Tensor {
+    /// Lengths of the dimensions.
+    #[getter]
+    fn shape<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyTuple>> {
+        PyTuple::new(py, &self.array.shape)
+    }
+
+    /// The type of the numbers: always ``"uint8"``.
+    #[getter]
+    fn dtype(&self) -> &'static str {
+        "uint8"
+    }
+
+    /// Number of bytes.
+    #[getter]
+    fn nbytes(&self) -> usize {
+        self.array.bytes()
+    }
+
+    /// The version (etag) of the picture's object; ``None`` for a batch, and for a slot without a picture.
+    #[getter]
+    fn version(&self) -> Option<&str> {
+        self.facts.version.as_deref()
+    }
+
+    /// ``(width, height)`` of the picture as stored, before resize and crop; ``None`` as for ``version``.
+    #[getter]
+    fn size(&self) -> Option<(u32, u32)> {
+        self.facts.size
+    }
+
+    /// The EXIF orientation, 1 to 8, which is reported and not applied; ``None`` as for ``version``.
+    #[getter]
+    fn orientation(&self) -> Option<u8> {
+        self.facts.orientation
+    }
+
+    fn __len__(&self) -> usize {
+        self.array.shape[0] as usize
+    }
+
+    fn __repr__(&self) -> String {
+        let shape: Vec<String> = self.array.shape.iter().map(ToString::to_string).collect();
+        format!("<framecache.Tensor: uint8 [{}]>", shape.join(", "))
+    }
+
+    unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
+        let array = &slf.get().array;
+        // SAFETY: the memory and the arrays live in `slf`, which never moves nor changes, and which the view keeps.
+        unsafe { fill_view(view, flags, slf.as_any(), array.pointer, &array.shape, &array.strides, false) }
+    }
+
+    /// A DLPack capsule over the same memory (Array API standard): versioned if ``max_version`` is ``(1, 0)`` or above.
+    #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]
+    fn __dlpack__<'py>(
+        &self,
+        py: Python<'py>,
+        stream: Option<Bound<'py, PyAny>>,
+        max_version: Option<(u32, u32)>,
+        dl_device: Option<(i32, i32)>,
+        copy: Option<bool>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        if stream.is_some() {
+            return Err(PyBufferError::new_err("memory of the host has no stream: want stream=None"));
+        }
+        if dl_device.is_some_and(|device| device != dlpack::HOST) {
+            return Err(PyBufferError::new_err(format!("pixels are in memory of the host, {:?}", dlpack::HOST)));
+        }
+        let versioned = max_version.is_some_and(|version| version >= (1, 0));
+        dlpack::capsule(py, &self.array, versioned, copy == Some(true))
+    }
+
+    /// The device of the memory, as DLPack names it: always the host, ``(1, 0)``.
+    fn __dlpack_device__(&self) -> (i32, i32) {
+        dlpack::HOST
+    }
+}
+
+/// Fills a view of row-major bytes.
+///
+/// # Safety
+/// `view` is the caller's, to be filled. `pointer`, `shape` and `strides` stay valid and unchanged as long as `owner` lives.
+pub(crate) unsafe fn fill_view(
+    view: *mut ffi::Py_buffer,
+    flags: c_int,
+    owner: &Bound<'_, PyAny>,
+    pointer: *mut u8,
+    shape: &[ffi::Py_ssize_t],
+    strides: &[ffi::Py_ssize_t],
+    readonly: bool,
+) -> PyResult<()> {
+    let asks = |flag: c_int| flags & flag == flag;
+    if view.is_null() {
+        return Err(PyBufferError::new_err("no view to fill"));
+    }
+    if readonly && asks(ffi::PyBUF_WRITABLE) {
+        return Err(PyBufferError::new_err("raw bytes are read-only"));
+    }
+    if shape.len() > 1 && asks(ffi::PyBUF_F_CONTIGUOUS) {
+        return Err(PyBufferError::new_err("pixels are row-major, not column-major"));
+    }
+    static FORMAT: [c_char; 2] = [b'B' as c_char, 0];
+    let given = |flag, array: *const ffi::Py_ssize_t| if asks(flag) { array.cast_mut() } else { std::ptr::null_mut() };
+    // SAFETY: `view` is ours to fill; who takes the view gives `obj` back and only reads the arrays.
+    unsafe {
+        (*view).buf = pointer.cast();
+        (*view).obj = owner.clone().into_ptr();
+        (*view).len = shape.iter().product();
+        (*view).itemsize = 1;
+        (*view).readonly = readonly.into();
+        (*view).ndim = shape.len() as c_int;
+        (*view).format = if asks(ffi::PyBUF_FORMAT) { FORMAT.as_ptr().cast_mut() } else { std::ptr::null_mut() };
+        (*view).shape = given(ffi::PyBUF_ND, shape.as_ptr());
+        (*view).strides = given(ffi::PyBUF_STRIDES, strides.as_ptr());
+        (*view).suboffsets = std::ptr::null_mut();
+        (*view).internal = std::ptr::null_mut();
+    }
+    Ok(())
+}

@@ -1,0 +1,241 @@
+//! `framecache get`: raw bytes, one decoded picture, or many on one sheet.
+
+use std::fs::File;
+use std::io::{self, BufWriter, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+
+use clap::ValueEnum;
+
+use super::failure::Failure;
+use super::{npy, png, sheet};
+use crate::error::{Error, ErrorKind};
+use crate::object::SPAN_BYTES;
+use crate::{Batch, Call, Client, ImageSpec, ObjectId, Pictures};
+
+/// Bytes that are asked for at once: a span has one owner, and a file of any size passes through this much memory.
+const PART_BYTES: u64 = SPAN_BYTES;
+
+const EXAMPLES: &str = "\
+Examples:
+  framecache get s3://photos/a.jpg -o a.jpg                             the raw bytes
+  framecache get s3://photos/a.jpg --range 0-16 | xxd                   the first 16 of them
+  framecache get s3://photos/a.jpg --spec 'image?short=256' -o a.png    decoded, as PNG
+  framecache get s3://photos/a.jpg --spec image -o a.npy                decoded, for numpy.load
+  framecache get s3://photos/ --contact-sheet sheet.png --limit 200     many on one sheet";
+
+/// Get an object's raw bytes, a decoded picture, or a sheet of many
+#[derive(clap::Args, Clone, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct Arguments {
+    /// Object, s3://BUCKET/KEY; for a contact sheet several of them, or one prefix that ends in /
+    #[arg(required = true, value_name = "URI")]
+    pub uris: Vec<String>,
+    /// File to write; - is standard output
+    #[arg(short, long, value_name = "FILE", conflicts_with = "contact_sheet")]
+    pub output: Option<PathBuf>,
+    /// Raw bytes from A up to, not including, B; A- is to the end
+    #[arg(long, value_name = "A-B", value_parser = range, conflicts_with_all = ["spec", "contact_sheet"])]
+    pub range: Option<(u64, Option<u64>)>,
+    /// Decode by this spec, e.g. 'image?short=256&crop=224'
+    #[arg(long)]
+    pub spec: Option<ImageSpec>,
+    /// Form of a decoded picture; by the file's extension if not given, else PNG
+    #[arg(long, value_enum, requires = "spec")]
+    pub format: Option<Format>,
+    /// Put many pictures on one sheet, a PNG file; broken ones are gray with a cross
+    #[arg(long, value_name = "FILE")]
+    pub contact_sheet: Option<PathBuf>,
+    /// Most pictures on the sheet
+    #[arg(long, default_value_t = 100, requires = "contact_sheet", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub limit: u32,
+    /// Pictures in one row of the sheet
+    #[arg(long, default_value_t = 10, requires = "contact_sheet", value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    pub columns: u32,
+}
+
+/// Form of a decoded picture.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// A PNG file.
+    Png,
+    /// numpy's array file, uint8 [height, width, 3].
+    Npy,
+}
+
+impl Arguments {
+    pub(super) async fn run(self, client: &Client, call: &Call) -> Result<(), Failure> {
+        if let Some(file) = &self.contact_sheet {
+            return sheet::run(&self, file, client, call).await;
+        }
+        let [uri] = &self.uris[..] else {
+            return Err(Failure::usage("several objects want --contact-sheet"));
+        };
+        if uri.ends_with('/') {
+            return Err(Failure::usage(format!("{uri} is a prefix, not an object: `framecache ls` lists it, --contact-sheet shows it")));
+        }
+        let id: ObjectId = uri.parse()?;
+        match &self.spec {
+            None => self.raw(&id, client, call).await,
+            Some(spec) => self.picture(&id, spec, client, call).await,
+        }
+    }
+
+    async fn raw(&self, id: &ObjectId, client: &Client, call: &Call) -> Result<(), Failure> {
+        let mut output = Output::open(self.output.as_deref())?;
+        let (mut at, end) = self.range.unwrap_or((0, None));
+        let mut version = None;
+        loop {
+            let wanted = end.map_or(PART_BYTES, |end| (end - at).min(PART_BYTES));
+            let part = client.read(id, at, Some(wanted), call).await?;
+            let pinned = version.get_or_insert_with(|| part.version.clone());
+            if *pinned != part.version {
+                let message = format!("version {pinned}, then {}", part.version);
+                return Err(Error::new(ErrorKind::Changed, message).about(id).into());
+            }
+            output.write(&part.bytes)?;
+            at += part.bytes.len() as u64;
+            if at >= end.unwrap_or(u64::MAX).min(part.size) {
+                return output.done();
+            }
+        }
+    }
+
+    async fn picture(&self, id: &ObjectId, spec: &ImageSpec, client: &Client, call: &Call) -> Result<(), Failure> {
+        let format = self.format.unwrap_or_else(|| by_extension(self.output.as_deref()));
+        let mut output = Output::open(self.output.as_deref())?;
+        let pictures = decode(std::slice::from_ref(id), spec, client, call).await;
+        let (pictures, outcomes) = pictures;
+        outcomes.into_iter().collect::<Result<Vec<_>, _>>()?;
+        let (Some(head), Some(pixels)) = (pictures.head(0), pictures.pixels(0)) else {
+            return Err(Error::new(ErrorKind::Protocol, "no picture came").about(id).into());
+        };
+        let [height, width, channels] = head.shape;
+        let mut file = Vec::new();
+        let encoded = match format {
+            Format::Png => png::write(&mut file, width, height, pixels),
+            Format::Npy => npy::write(&mut file, &[height as usize, width as usize, channels as usize], pixels),
+        };
+        encoded.map_err(|error| Failure::usage(format!("cannot encode the picture: {error}")))?;
+        output.write(&file)?;
+        output.done()
+    }
+}
+
+/// Decodes pictures of one request.
+pub(super) async fn decode(
+    ids: &[ObjectId],
+    spec: &ImageSpec,
+    client: &Client,
+    call: &Call,
+) -> (Pictures, Vec<crate::client::Outcome>) {
+    // Of several sizes each gets memory of its own: the block is made on a guess that would be wrong.
+    let block_bytes = if spec.fixed_output().is_some() || ids.len() == 1 { client.config().memory } else { 0 };
+    let batch = Batch::new(ids.len(), block_bytes);
+    let outcomes = client.images(ids, spec, &batch, call).await;
+    (batch.finish(), outcomes)
+}
+
+fn by_extension(file: Option<&Path>) -> Format {
+    match file.and_then(Path::extension).is_some_and(|extension| extension.eq_ignore_ascii_case("npy")) {
+        true => Format::Npy,
+        false => Format::Png,
+    }
+}
+
+fn range(text: &str) -> Result<(u64, Option<u64>), String> {
+    let wrong = || format!("{text:?} is no range: want A-B with A below B, or A-");
+    let (start, end) = text.split_once('-').ok_or_else(wrong)?;
+    let start = start.parse().map_err(|_| wrong())?;
+    match end {
+        "" => Ok((start, None)),
+        end => end.parse().ok().filter(|&end| end > start).map(|end| (start, Some(end))).ok_or_else(wrong),
+    }
+}
+
+/// Where the bytes go. A file appears under its name only when it is whole.
+pub(super) enum Output {
+    Standard(io::Stdout),
+    File { writer: BufWriter<File>, unfinished: PathBuf, path: PathBuf },
+}
+
+impl Output {
+    /// `None` is standard output too, but not bytes onto a terminal.
+    pub(super) fn open(path: Option<&Path>) -> Result<Self, Failure> {
+        match path {
+            None if io::stdout().is_terminal() => Err(Failure::usage("not writing bytes to a terminal: want -o FILE, or -o - to do it")),
+            None => Ok(Self::Standard(io::stdout())),
+            Some(path) if path == Path::new("-") => Ok(Self::Standard(io::stdout())),
+            Some(path) => {
+                let mut name = path.as_os_str().to_owned();
+                name.push(format!(".{}.part", std::process::id()));
+                let unfinished = PathBuf::from(name);
+                let file = File::create(&unfinished).map_err(|error| Failure::write(path, &error))?;
+                Ok(Self::File { writer: BufWriter::new(file), unfinished, path: path.to_owned() })
+            }
+        }
+    }
+
+    pub(super) fn write(&mut self, bytes: &[u8]) -> Result<(), Failure> {
+        match self {
+            Self::Standard(stdout) => stdout.write_all(bytes).map_err(|error| Failure::write(Path::new("-"), &error)),
+            Self::File { writer, path, .. } => writer.write_all(bytes).map_err(|error| Failure::write(path, &error)),
+        }
+    }
+
+    pub(super) fn done(mut self) -> Result<(), Failure> {
+        match &mut self {
+            Self::Standard(stdout) => stdout.flush().map_err(|error| Failure::write(Path::new("-"), &error)),
+            Self::File { writer, unfinished, path } => {
+                let done = writer.flush().and_then(|()| std::fs::rename(&*unfinished, &*path));
+                done.map_err(|error| Failure::write(path, &error))
+            }
+        }
+    }
+}
+
+impl Drop for Output {
+    fn drop(&mut self) {
+        if let Self::File { unfinished, .. } = self {
+            // Renamed already, if it was finished.
+            let _ = std::fs::remove_file(unfinished);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Promise: a range is half open, may be open at its end, and is never empty or reversed.
+    #[test]
+    fn ranges() {
+        assert_eq!(range("0-16"), Ok((0, Some(16))));
+        assert_eq!(range("5-"), Ok((5, None)));
+        for text in ["", "-", "-5", "5", "5-5", "6-5", "a-b", "1-2-3"] {
+            assert!(range(text).is_err(), "{text}");
+        }
+    }
+
+    /// Promise: the form follows the file's name.
+    #[test]
+    fn forms() {
+        let form = |name: &str| by_extension(Some(Path::new(name)));
+        assert_eq!((form("a.NPY"), form("a.png"), form("a"), by_extension(None)), (Format::Npy, Format::Png, Format::Png, Format::Png));
+    }
+
+    /// Promise: nothing half written is left under the file's name, nor beside it.
+    #[test]
+    fn outputs_are_whole_or_absent() {
+        let folder = tempfile::tempdir().expect("folder");
+        let path = folder.path().join("a");
+        let mut output = Output::open(Some(&path)).expect("open");
+        output.write(b"half").expect("write");
+        drop(output);
+        assert_eq!(std::fs::read_dir(folder.path()).expect("list").count(), 0);
+        let mut output = Output::open(Some(&path)).expect("open");
+        output.write(b"whole").expect("write");
+        output.done().expect("done");
+        assert_eq!(std::fs::read(&path).expect("read"), b"whole");
+        assert_eq!(std::fs::read_dir(folder.path()).expect("list").count(), 1);
+    }
+}

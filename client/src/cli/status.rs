@@ -1,0 +1,92 @@
+//! `framecache status`: the nodes, and what each says about itself.
+
+use futures::StreamExt;
+use serde_json::{Map, Value, json};
+
+use super::failure::Failure;
+use crate::view::{NodeState, state};
+use crate::wire::NodeRow;
+use crate::{Call, Client, Error};
+
+/// Nodes that are asked at once.
+const AT_ONCE: usize = 32;
+
+/// Show the cluster's nodes, their states, and what each says about itself
+#[derive(clap::Args, Clone, Debug)]
+#[command(after_help = "Examples:\n  framecache status\n  framecache --addr cache-0.cache:4433 status --json | jq '.nodes[].state'")]
+pub struct Arguments {
+    /// One JSON document: {"nodes": [{id, address, state, weight, roles, status | error}]}
+    #[arg(long)]
+    pub json: bool,
+}
+
+type Said = Result<Vec<(String, String)>, Error>;
+
+impl Arguments {
+    pub(super) async fn run(self, client: &Client, call: &Call) -> Result<(), Failure> {
+        let rows = client.nodes(call).await?;
+        let ask = |row: NodeRow| async move {
+            let said = client.node_status(&row, call).await;
+            (row, said)
+        };
+        let nodes: Vec<(NodeRow, Said)> = futures::stream::iter(rows).map(ask).buffered(AT_ONCE).collect().await;
+        match self.json {
+            true => println!("{:#}", json!({"nodes": nodes.iter().map(document).collect::<Vec<_>>()})),
+            false => nodes.iter().for_each(show),
+        }
+        match nodes.iter().filter(|(_, said)| said.is_err()).count() {
+            0 => Ok(()),
+            silent => Err(Failure::items(silent, nodes.len())),
+        }
+    }
+}
+
+fn show((row, said): &(NodeRow, Said)) {
+    println!("{}  {}  {}  weight {}  {}", row.id, state_name(row), row.quic, row.weight, row.roles.join(","));
+    match said {
+        Ok(lines) => print!("{}", table(lines, "  ")),
+        Err(error) => println!("  {error}"),
+    }
+}
+
+fn document((row, said): &(NodeRow, Said)) -> Value {
+    let mut node = json!({"id": row.id, "address": row.quic, "state": state_name(row), "weight": row.weight, "roles": row.roles});
+    match said {
+        Ok(lines) => node["status"] = object(lines),
+        Err(error) => node["error"] = error.to_string().into(),
+    }
+    node
+}
+
+/// Lines of name and value, the values below each other.
+pub(super) fn table(lines: &[(String, String)], indent: &str) -> String {
+    let width = lines.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
+    lines.iter().map(|(name, value)| format!("{indent}{name:width$}  {value}\n")).collect()
+}
+
+/// The same for programs.
+pub(super) fn object(lines: &[(String, String)]) -> Value {
+    lines.iter().map(|(name, value)| (name.clone(), Value::from(value.as_str()))).collect::<Map<_, _>>().into()
+}
+
+fn state_name(row: &NodeRow) -> &'static str {
+    match state(row) {
+        NodeState::Joining => "joining",
+        NodeState::Serving => "serving",
+        NodeState::Leaving => "leaving",
+        NodeState::Gone => "gone",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Promise: values stand below each other, and programs get the same names.
+    #[test]
+    fn lines_are_a_table() {
+        let lines = [("owner".to_owned(), "node-1".to_owned()), ("cached in".to_owned(), "ram".to_owned())];
+        assert_eq!(table(&lines, " "), " owner      node-1\n cached in  ram\n");
+        assert_eq!(object(&lines).to_string(), r#"{"cached in":"ram","owner":"node-1"}"#);
+    }
+}
