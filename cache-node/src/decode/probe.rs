@@ -1,0 +1,116 @@
+//! What a picture is and what it will cost, from its first bytes: safe Rust, bounded, no I/O.
+//!
+//! Formats are told by content, as Pillow does; names and content types lie too often.
+
+mod exif;
+mod jpeg;
+mod sniff;
+
+use std::fmt;
+
+use framecache::DecodeSpec;
+
+use super::{DecodeError, Limits};
+
+/// Longest header that is looked through, in bytes. Real ones hold a few MiB at most (extended XMP, depth maps, ICC profiles);
+/// what goes on without a picture beyond this is not worth the node's memory.
+pub const HEADER_BYTES_MAX: u64 = 16 << 20;
+
+/// The formats that are told apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Format {
+    /// JPEG, and what begins with one (MPO, motion photos): the first picture.
+    Jpeg,
+    /// PNG and APNG.
+    Png,
+    /// WebP.
+    Webp,
+    /// GIF.
+    Gif,
+    /// Windows bitmap.
+    Bmp,
+    /// TIFF.
+    Tiff,
+    /// AV1 image file.
+    Avif,
+    /// HEVC image file.
+    Heic,
+    /// None of these.
+    Unknown,
+}
+
+impl fmt::Display for Format {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Jpeg => "jpeg",
+            Self::Png => "png",
+            Self::Webp => "webp",
+            Self::Gif => "gif",
+            Self::Bmp => "bmp",
+            Self::Tiff => "tiff",
+            Self::Avif => "avif",
+            Self::Heic => "heic",
+            Self::Unknown => "unknown",
+        })
+    }
+}
+
+/// What the header declares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Probe {
+    /// By content.
+    pub format: Format,
+    /// Width in pixels, as stored.
+    pub width: u32,
+    /// Height in pixels, as stored.
+    pub height: u32,
+    /// Channels as coded: 1 gray, 3 colour, 4 CMYK. Tensors always have 3.
+    pub channels: u8,
+    /// EXIF orientation, 1 to 8; 1 where there is none or it is damaged.
+    pub orientation: u8,
+    /// Bytes that decoding fills before any rendition is made.
+    pub decoded_bytes: u64,
+    /// Bytes that the decoder keeps besides: a picture in several scans is held whole as coefficients.
+    pub working_bytes: u64,
+    /// Compressed bytes.
+    pub input_bytes: u64,
+}
+
+/// Judges the first bytes of an object of `size` bytes.
+///
+/// `first` is all of it, or as much as is at hand; [`DecodeError::NeedMore`] says how much would do.
+pub fn probe(first: &[u8], size: u64, limits: &Limits) -> Result<Probe, DecodeError> {
+    if size == 0 {
+        return Err(DecodeError::undecodable(Format::Unknown, "empty"));
+    }
+    let first = &first[..first.len().min(usize::try_from(size).unwrap_or(usize::MAX))];
+    let known = (first.len() as u64).min(size);
+    if known < size.min(sniff::BYTES) {
+        return Err(DecodeError::NeedMore { bytes: size.min(sniff::BYTES) });
+    }
+    match sniff::format(first) {
+        Format::Jpeg => jpeg::header(first, size)?.probe(size, limits),
+        Format::Unknown => Err(DecodeError::undecodable(Format::Unknown, sniff::guess(first))),
+        format => Err(DecodeError::Unsupported { format, reason: format!("{format} is not decoded by this release") }),
+    }
+}
+
+impl Probe {
+    /// Memory that the whole decode takes, for the budget: input, what the decoder holds, and every rendition. A spec that cannot
+    /// be made of this picture costs nothing.
+    pub fn cost_bytes(&self, specs: &[DecodeSpec]) -> u64 {
+        let held = self.input_bytes.min(HEADER_BYTES_MAX).saturating_add(self.decoded_bytes).saturating_add(self.working_bytes);
+        specs.iter().fold(held, |sum, spec| sum.saturating_add(self.rendition_bytes(spec)))
+    }
+
+    fn rendition_bytes(&self, spec: &DecodeSpec) -> u64 {
+        match spec {
+            DecodeSpec::Image(image) => image.geometry(self.width, self.height).map_or(0, |geometry| {
+                let (width, height) = geometry.output();
+                u64::from(width).saturating_mul(u64::from(height)).saturating_mul(3)
+            }),
+            _ => 0,
+        }
+    }
+}
