@@ -1,1 +1,2 @@
-//! x
+//! A cache node.
+pub mod decode;

@@ -85,11 +85,9 @@ pub fn probe(first: &[u8], size: u64, limits: &Limits) -> Result<Probe, DecodeEr
         return Err(DecodeError::undecodable(Format::Unknown, "empty"));
     }
     let first = &first[..first.len().min(usize::try_from(size).unwrap_or(usize::MAX))];
-    let known = (first.len() as u64).min(size);
-    if known < size.min(sniff::BYTES) {
-        return Err(DecodeError::NeedMore { bytes: size.min(sniff::BYTES) });
-    }
+    let enough = size.min(sniff::BYTES);
     match sniff::format(first) {
+        Format::Unknown if (first.len() as u64) < enough => Err(DecodeError::NeedMore { bytes: enough }),
         Format::Jpeg => jpeg::header(first, size)?.probe(size, limits),
         Format::Unknown => Err(DecodeError::undecodable(Format::Unknown, sniff::guess(first))),
         format => Err(DecodeError::Unsupported { format, reason: format!("{format} is not decoded by this release") }),

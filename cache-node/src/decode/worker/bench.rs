@@ -1,0 +1,166 @@
+//! The worker's work bench: what it keeps between jobs, and how it does one.
+
+use std::os::fd::AsFd;
+
+use super::memory::{Mapping, Samples};
+use super::planted::Fault;
+use super::protocol::{FromWorker, Job, MESSAGE_BYTES_MAX, Outcome, ToWorker};
+use super::settings::{SAMPLES_KEPT, SHARED_KEPT};
+use super::{Ended, Parent, sandbox};
+use crate::decode::image::{self, Failure, Rendition};
+use crate::decode::jpeg::Input;
+use crate::decode::{Limits, probe};
+
+/// Buffers that outlive a job.
+pub(super) struct Bench {
+    shared: Mapping,
+    samples: Samples,
+    test_codecs: bool,
+}
+
+impl Bench {
+    pub(super) fn new(test_codecs: bool) -> Self {
+        Self { shared: Mapping::default(), samples: Samples::default(), test_codecs }
+    }
+
+    /// Does one job and answers it.
+    pub(super) fn run(&mut self, job: &Job, parent: &Parent) -> Result<(), Ended> {
+        let before = sandbox::cpu_us();
+        sandbox::allow_cpu(job.cpu_seconds);
+        let outcome = self.outcome(job, parent)?;
+        self.shared.trim(SHARED_KEPT);
+        self.samples.trim(SAMPLES_KEPT);
+        parent.send(&FromWorker::Done { outcome, cpu_us: sandbox::cpu_us() - before })
+    }
+
+    fn outcome(&mut self, job: &Job, parent: &Parent) -> Result<Outcome, Ended> {
+        // The shared memory is this process's standard output: a descriptor that spawning passes without help.
+        let output = std::io::stdout();
+        let memory = self.shared.of(output.as_fd(), job.memory_bytes).ok_or(Ended::OutOfMemory)?;
+        let window = usize::try_from(job.window_bytes).map_err(|_| Ended::Lost)?;
+        let (input, places) = memory.split_at_mut_checked(window).ok_or(Ended::Lost)?;
+        let mut input = Windows::new(input, job, parent)?;
+        if let Some(fault) = self.test_codecs.then(|| Fault::of(input.first())).flatten() {
+            return act_out(fault, parent, &mut self.samples);
+        }
+        // The node has probed the same bytes; this side looks again, since what it draws must fit places that it was only told of.
+        let limits = Limits { pixels_max: job.pixels_max };
+        let probe = match probe(input.first(), job.object_bytes, &limits) {
+            Ok(probe) => probe,
+            Err(error) => return Ok(Outcome::Undecodable(error.to_string())),
+        };
+        let renditions: Result<Vec<_>, _> = job.places.iter().map(|place| Rendition::of(&place.spec, &probe, &limits)).collect();
+        let renditions = renditions.map_err(|_| Ended::Lost)?;
+        let mut drawings = lay_out(job, &renditions, places).ok_or(Ended::Lost)?;
+        let samples = self.samples.of(probe.decoded_bytes).ok_or(Ended::OutOfMemory)?;
+        let drawn = image::draw(&mut input, &probe, samples, &mut drawings);
+        match (input.ended, drawn) {
+            (Some(Stopped::NoRange), _) => Ok(Outcome::NoRange),
+            (Some(Stopped::Lost), _) => Err(Ended::Lost),
+            (None, Err(Failure::OutOfMemory)) => Err(Ended::OutOfMemory),
+            (None, Err(Failure::Undecodable(reason))) => Ok(Outcome::Undecodable(reason)),
+            (None, Ok(())) => {
+                for (index, rendition) in renditions.iter().enumerate() {
+                    let (width, height) = rendition.geometry.output();
+                    parent.send(&FromWorker::Frame { index: index as u32, width, height })?;
+                }
+                Ok(Outcome::Drawn)
+            }
+        }
+    }
+}
+
+/// Each rendition with its place, cut from the memory behind the window. Nothing if they do not fit or overlap.
+fn lay_out<'a>(job: &Job, renditions: &'a [Rendition], mut rest: &'a mut [u8]) -> Option<Vec<(&'a Rendition, &'a mut [u8])>> {
+    let mut at = job.window_bytes;
+    let mut laid = Vec::with_capacity(renditions.len());
+    for (place, rendition) in job.places.iter().zip(renditions) {
+        let gap = usize::try_from(place.offset.checked_sub(at)?).ok()?;
+        let length = usize::try_from(place.length).ok().filter(|&length| length == rendition.bytes())?;
+        let (drawing, behind) = rest.split_at_mut_checked(gap)?.1.split_at_mut_checked(length)?;
+        laid.push((rendition, drawing));
+        rest = behind;
+        at = place.offset + place.length;
+    }
+    Some(laid)
+}
+
+/// The compressed bytes: what the job came with, then what the parent brings.
+struct Windows<'a> {
+    memory: &'a mut [u8],
+    held: usize,
+    /// One past the held bytes, in the object.
+    end: u64,
+    object_bytes: u64,
+    range_bytes: u64,
+    parent: &'a Parent,
+    ended: Option<Stopped>,
+}
+
+/// Why no further bytes come, though the object goes on.
+#[derive(Clone, Copy)]
+enum Stopped {
+    NoRange,
+    Lost,
+}
+
+impl<'a> Windows<'a> {
+    fn new(memory: &'a mut [u8], job: &Job, parent: &'a Parent) -> Result<Self, Ended> {
+        let held = usize::try_from(job.first_bytes).ok().filter(|&held| held <= memory.len()).ok_or(Ended::Lost)?;
+        let range_bytes = job.range_bytes.min(memory.len() as u64);
+        Ok(Self { memory, held, end: job.first_bytes, object_bytes: job.object_bytes, range_bytes, parent, ended: None })
+    }
+
+    fn bring(&mut self, start: u64, length: usize) -> Result<(), Stopped> {
+        let need = FromWorker::NeedRange { start, length: length as u64 };
+        self.parent.send(&need).map_err(|_| Stopped::Lost)?;
+        match self.parent.receive(&mut [0; MESSAGE_BYTES_MAX]) {
+            Ok(ToWorker::Range { there: true }) => Ok(()),
+            Ok(ToWorker::Range { there: false }) => Err(Stopped::NoRange),
+            _ => Err(Stopped::Lost),
+        }
+    }
+}
+
+impl Input for Windows<'_> {
+    fn first(&self) -> &[u8] {
+        &self.memory[..self.held]
+    }
+
+    fn more(&mut self, skip: u64) -> &[u8] {
+        let start = self.end.saturating_add(skip).min(self.object_bytes);
+        let length = self.range_bytes.min(self.object_bytes - start) as usize;
+        if length == 0 || self.ended.is_some() {
+            return &[];
+        }
+        self.ended = self.bring(start, length).err();
+        if self.ended.is_some() {
+            return &[];
+        }
+        (self.held, self.end) = (length, start + length as u64);
+        self.first()
+    }
+}
+
+/// Does what a codec's defect would do.
+fn act_out(fault: Fault, parent: &Parent, samples: &mut Samples) -> Result<Outcome, Ended> {
+    match fault {
+        // SAFETY: none, that is the point.
+        Fault::Crash => unsafe { std::ptr::null_mut::<u8>().write_volatile(1) },
+        Fault::Hang => loop {
+            std::hint::spin_loop();
+        },
+        Fault::Stall => parent.receive(&mut [0; MESSAGE_BYTES_MAX]).map(drop)?,
+        Fault::Leak => {
+            for doublings in 24.. {
+                samples.of(1 << doublings).ok_or(Ended::OutOfMemory)?.fill(1);
+            }
+        }
+        // SAFETY: a call without arguments.
+        Fault::Exotic => drop(unsafe { libc::syscall(libc::SYS_getppid) }),
+        Fault::Babble => parent.send(&FromWorker::NeedRange { start: u64::MAX, length: u64::MAX })?,
+        Fault::Lie => parent.send(&FromWorker::Frame { index: 7, width: 1, height: 1 })?,
+        Fault::Open | Fault::Socket | Fault::Fork => {}
+    }
+    Ok(Outcome::Undecodable(fault.try_it()))
+}

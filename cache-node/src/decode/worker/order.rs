@@ -1,0 +1,175 @@
+//! One job as the node prepares it: bytes read, header probed, every place in shared memory fixed before a worker hears of it.
+//!
+//! Nothing that a worker says moves a place or a size: it only says "drawn", and what it says is compared.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use framecache::{ByteRange, Tensor};
+
+use super::memory::SharedMemory;
+use super::planted::Fault;
+use super::protocol::{Job, Place};
+use super::settings::PoolSettings;
+use crate::decode::image::Rendition;
+use crate::decode::{DecodeError, DecodeJob, Format, Probe, Source, SourceError, probe};
+
+/// What a worker will be told, and what its answer will be held against.
+pub(super) struct Order {
+    pub(super) probe: Probe,
+    source: Arc<dyn Source>,
+    first: Bytes,
+    object_bytes: u64,
+    /// Per asked spec.
+    planned: Vec<Result<Rendition, DecodeError>>,
+    job: Job,
+}
+
+impl Order {
+    /// Reads what a worker needs first, and refuses what needs no worker.
+    ///
+    /// `allowed` says of each spec whether it may be tried.
+    pub(super) async fn prepare(
+        job: &DecodeJob,
+        allowed: Vec<Result<(), DecodeError>>,
+        settings: &PoolSettings,
+    ) -> Result<Self, DecodeError> {
+        let (first, probe) = read_header(job, settings).await?;
+        let limits = settings.limits();
+        let plan = |(spec, allowed): (_, Result<(), _>)| allowed.and_then(|()| Rendition::of(spec, &probe, &limits));
+        let planned: Vec<Result<Rendition, DecodeError>> = job.specs.iter().zip(allowed).map(plan).collect();
+        fits(&probe, &planned, settings)?;
+        let order = lay_out(job.size, first.len() as u64, &planned, settings);
+        Ok(Self { probe, source: job.source.clone(), first, object_bytes: job.size, planned, job: order })
+    }
+
+    /// Whether every spec has its answer already.
+    pub(super) fn is_idle(&self) -> bool {
+        self.job.places.is_empty()
+    }
+
+    /// The message, with memory made ready for it.
+    pub(super) fn hand_over(&self, memory: &mut SharedMemory) -> std::io::Result<Job> {
+        memory.grow(self.job.memory_bytes)?;
+        memory.write(&self.first)?;
+        Ok(self.job.clone())
+    }
+
+    /// A range that a worker asked for, if it may: within the object, no longer than a window, and never back, so that no worker can make
+    /// its node read more than the object once.
+    pub(super) fn range(&self, start: u64, length: u64, read_to: u64) -> Option<ByteRange> {
+        let range = ByteRange::at(start, length)?;
+        let ok = length > 0 && length <= self.job.range_bytes && start >= read_to && range.end() <= self.object_bytes;
+        ok.then_some(range)
+    }
+
+    /// Bytes of the start that the worker already has.
+    pub(super) fn first_bytes(&self) -> u64 {
+        self.first.len() as u64
+    }
+
+    /// Exactly the bytes of `range`.
+    pub(super) async fn read(&self, range: ByteRange) -> Result<Bytes, DecodeError> {
+        read(&*self.source, range).await
+    }
+
+    /// Whether a worker may say that the rendition at place `index` is drawn with this size.
+    pub(super) fn is_drawn(&self, index: usize, width: u32, height: u32) -> bool {
+        let rendition = self.planned.iter().flatten().nth(index);
+        rendition.is_some_and(|rendition| rendition.geometry.output() == (width, height))
+    }
+
+    /// Number of renditions to be drawn.
+    pub(super) fn places(&self) -> usize {
+        self.job.places.len()
+    }
+
+    /// Copies the drawn renditions out; refusals keep their places among the answers.
+    pub(super) fn tensors(&self, memory: &SharedMemory) -> std::io::Result<Vec<Result<Tensor, DecodeError>>> {
+        let mut places = self.job.places.iter();
+        let mut tensor = |rendition: &Rendition| {
+            let Place { offset, length, .. } = places.next().expect("a place per rendition");
+            let data = memory.read(*offset, *length as usize)?;
+            Ok(Tensor { head: rendition.head(&self.probe), data })
+        };
+        let answer = |planned: &Result<Rendition, DecodeError>| match planned {
+            Ok(rendition) => tensor(rendition).map(Ok),
+            Err(refused) => Ok(Err(refused.clone())),
+        };
+        self.planned.iter().map(answer).collect()
+    }
+
+    /// The answers of an idle order.
+    pub(super) fn refusals(self) -> Vec<Result<Tensor, DecodeError>> {
+        self.planned.into_iter().filter_map(Result::err).map(Err).collect()
+    }
+
+    /// Bytes that are moved through shared memory.
+    pub(super) fn moved_bytes(&self) -> u64 {
+        self.first.len() as u64 + self.job.places.iter().map(|place| place.length).sum::<u64>()
+    }
+}
+
+/// All of a small object, or as much of a large one as holds its header.
+async fn read_header(job: &DecodeJob, settings: &PoolSettings) -> Result<(Bytes, Probe), DecodeError> {
+    if job.size == 0 {
+        return Err(DecodeError::undecodable(Format::Unknown, "empty"));
+    }
+    let whole = job.size <= settings.whole_bytes_max;
+    let mut wanted = if whole { job.size } else { job.size.min(settings.window_bytes.min(HEADER_FIRST)) };
+    loop {
+        let first = read(&*job.source, ByteRange::new(0, wanted).ok_or(DecodeError::Deadline)?).await?;
+        if settings.test_codecs && Fault::of(&first).is_some() {
+            return Ok((first, Fault::probe(job.size)));
+        }
+        match probe(&first, job.size, &settings.limits()) {
+            Err(DecodeError::NeedMore { bytes }) if bytes > wanted => wanted = bytes,
+            Err(error) => return Err(error),
+            Ok(probe) => return Ok((first, probe)),
+        }
+    }
+}
+
+async fn read(source: &dyn Source, range: ByteRange) -> Result<Bytes, DecodeError> {
+    let bytes = source.read(range).await?;
+    match bytes.len() as u64 == range.len() {
+        true => Ok(bytes),
+        false => Err(SourceError::new(format!("source gave {} bytes for {range}", bytes.len())).into()),
+    }
+}
+
+/// What would not fit a worker is refused here: in the worker it would count as a death.
+fn fits(probe: &Probe, planned: &[Result<Rendition, DecodeError>], settings: &PoolSettings) -> Result<(), DecodeError> {
+    let renditions: u64 = planned.iter().flatten().map(|rendition| rendition.bytes() as u64).sum();
+    let need = probe.cost_bytes(&[]).saturating_add(renditions).saturating_add(SLACK);
+    if need <= settings.worker_memory {
+        return Ok(());
+    }
+    let pixels = u128::from(probe.width) * u128::from(probe.height);
+    let limit = (pixels * u128::from(settings.worker_memory) / u128::from(need)) as u64;
+    Err(DecodeError::TooLarge { width: probe.width, height: probe.height, limit })
+}
+
+/// Input first, then one place per rendition, each on a cache line of its own.
+fn lay_out(object_bytes: u64, first_bytes: u64, planned: &[Result<Rendition, DecodeError>], settings: &PoolSettings) -> Job {
+    let window = if first_bytes == object_bytes { first_bytes } else { first_bytes.max(settings.window_bytes) };
+    let window_bytes = window.next_multiple_of(PLACE_ALIGN);
+    let mut memory_bytes = window_bytes;
+    let mut place = |rendition: &Rendition| {
+        let (offset, length) = (memory_bytes, rendition.bytes() as u64);
+        memory_bytes = (offset + length).next_multiple_of(PLACE_ALIGN);
+        Place { offset, length, spec: rendition.spec.clone().into() }
+    };
+    let places = planned.iter().flatten().map(&mut place).collect();
+    let (pixels_max, cpu_seconds) = (settings.pixels_max, settings.cpu_seconds);
+    let range_bytes = settings.window_bytes;
+    Job { object_bytes, first_bytes, window_bytes, range_bytes, memory_bytes, pixels_max, cpu_seconds, places }
+}
+
+/// First read of a large object: real headers with EXIF and profile rarely pass it.
+const HEADER_FIRST: u64 = 64 << 10;
+
+/// What a worker takes besides samples and renditions: libjpeg's rows and tables, resize axes and lines.
+const SLACK: u64 = 32 << 20;
+
+const PLACE_ALIGN: u64 = 64;

@@ -1,0 +1,336 @@
+//! The pool: admits, queues, hands out workers, buries them, and never lets a request hang.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use parking_lot::Mutex;
+use tokio::sync::{Semaphore, oneshot};
+use tokio::time::{Instant, timeout, timeout_at};
+use tokio_util::task::TaskTracker;
+
+use super::order::Order;
+use super::process::{Answer, Death, Gone, Spawner, StartError, Worker};
+use super::settings::PoolSettings;
+use super::units::{Turn, Unit, Units};
+use crate::decode::quarantine::{Engine, Quarantine, Suspect, Verdict};
+use crate::decode::slots::{Load, Slot, admit};
+use crate::decode::{DecodeError, DecodeJob, Decoder, Format, SPECS_MAX};
+
+/// Decodes in worker processes of this node. Cheap to clone; the last clone's end, or [`WorkerPool::close`], ends the workers.
+#[derive(Clone)]
+pub struct WorkerPool(Arc<Pool>);
+
+/// How the pool stands, and what it has done since its start.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DecodeStats {
+    /// Workers that may decode at the same time.
+    pub workers: usize,
+    /// Jobs that were let in and are not answered yet, running ones included.
+    pub inside: usize,
+    /// Jobs that a worker answered.
+    pub jobs: u64,
+    /// Bytes that went through shared memory: compressed in, pixels out.
+    pub bytes: u64,
+    /// CPU time that workers spent on jobs, in microseconds.
+    pub cpu_us: u64,
+    /// Processes started.
+    pub started: u64,
+    /// Workers that a picture ended.
+    pub deaths_judged: u64,
+    /// Workers that ended otherwise: killed from outside, or for taking too long.
+    pub deaths_lost: u64,
+    /// Workers replaced for their age or growth.
+    pub recycled: u64,
+    /// Jobs turned away as busy.
+    pub busy: u64,
+    /// Units in quarantine.
+    pub quarantined: usize,
+    /// Process ids of the workers that run.
+    pub pids: Vec<u32>,
+}
+
+impl WorkerPool {
+    /// Starts a pool, and one worker in it, so that a program or a kernel that cannot is found out now. The others start with the
+    /// first jobs that need them.
+    pub async fn start(settings: PoolSettings) -> Result<Self, StartError> {
+        let spawner = Spawner::start(settings.program.clone(), settings.test_codecs).map_err(StartError::Spawn)?;
+        let pool = Arc::new(Pool {
+            slots: Arc::new(Semaphore::new(settings.workers)),
+            spawner,
+            settings,
+            idle: Mutex::default(),
+            pids: Mutex::default(),
+            units: Units::default(),
+            quarantine: Mutex::default(),
+            counts: Counts::default(),
+            job_us: AtomicU64::new(JOB_FIRST.as_micros() as u64),
+            closed: AtomicBool::new(false),
+            tasks: TaskTracker::new(),
+        });
+        let first = pool.start_worker().await?;
+        if !first.landlock {
+            tracing::warn!("this kernel has no Landlock: decode workers are held by seccomp and resource limits alone");
+        }
+        pool.idle.lock().push(first);
+        Ok(Self(pool))
+    }
+
+    /// How the pool stands.
+    pub fn stats(&self) -> DecodeStats {
+        let pool = &self.0;
+        let counts = &pool.counts;
+        DecodeStats {
+            workers: pool.settings.workers,
+            inside: counts.inside.load(Relaxed),
+            jobs: counts.jobs.load(Relaxed),
+            bytes: counts.bytes.load(Relaxed),
+            cpu_us: counts.cpu_us.load(Relaxed),
+            started: counts.started.load(Relaxed),
+            deaths_judged: counts.deaths_judged.load(Relaxed),
+            deaths_lost: counts.deaths_lost.load(Relaxed),
+            recycled: counts.recycled.load(Relaxed),
+            busy: counts.busy.load(Relaxed),
+            quarantined: pool.quarantine.lock().banned(Instant::now()),
+            pids: pool.pids.lock().clone(),
+        }
+    }
+
+    /// Takes no more jobs, waits for those that run (each has its own limit), and ends the workers.
+    pub async fn close(&self) {
+        let pool = &self.0;
+        pool.closed.store(true, Relaxed);
+        pool.tasks.close();
+        pool.tasks.wait().await;
+        let idle = std::mem::take(&mut *pool.idle.lock());
+        for worker in idle {
+            pool.retire(worker).await;
+        }
+    }
+}
+
+#[async_trait]
+impl Decoder for WorkerPool {
+    async fn decode(&self, job: DecodeJob, deadline: Instant) -> Answer {
+        let _inside = self.0.admit(deadline)?;
+        timeout_at(deadline, self.0.clone().answer(job)).await.unwrap_or(Err(DecodeError::Deadline))
+    }
+}
+
+struct Pool {
+    settings: PoolSettings,
+    spawner: Spawner,
+    /// One permit per worker; first come, first served.
+    slots: Arc<Semaphore>,
+    /// Workers at rest; the last one used is the first taken, so that few stay warm when little is to do.
+    idle: Mutex<Vec<Worker>>,
+    pids: Mutex<Vec<u32>>,
+    units: Units,
+    quarantine: Mutex<Quarantine>,
+    counts: Counts,
+    /// What a job takes in a worker, averaged over the last few, in microseconds.
+    job_us: AtomicU64,
+    closed: AtomicBool,
+    tasks: TaskTracker,
+}
+
+#[derive(Default)]
+struct Counts {
+    inside: AtomicUsize,
+    jobs: AtomicU64,
+    bytes: AtomicU64,
+    cpu_us: AtomicU64,
+    started: AtomicU64,
+    deaths_judged: AtomicU64,
+    deaths_lost: AtomicU64,
+    recycled: AtomicU64,
+    busy: AtomicU64,
+}
+
+impl Pool {
+    fn admit(self: &Arc<Self>, deadline: Instant) -> Result<Inside, DecodeError> {
+        if self.closed.load(Relaxed) {
+            return Err(DecodeError::WorkerLost("the pool is closed".into()));
+        }
+        let inside = Inside(self.clone());
+        let load = Load {
+            workers: self.settings.workers,
+            inside: self.counts.inside.fetch_add(1, Relaxed),
+            queue_max: self.settings.queue_max(),
+            job: Duration::from_micros(self.job_us.load(Relaxed)),
+        };
+        match admit(&load, deadline.saturating_duration_since(Instant::now())) {
+            Slot::Start | Slot::Wait => Ok(inside),
+            Slot::Busy { retry_after } => {
+                self.counts.busy.fetch_add(1, Relaxed);
+                Err(DecodeError::Busy { retry_after })
+            }
+        }
+    }
+
+    /// From an admitted job to its answer. Nothing is held while a turn is waited for; while a slot is, only the compressed bytes.
+    async fn answer(self: Arc<Self>, job: DecodeJob) -> Answer {
+        if job.specs.len() > SPECS_MAX {
+            let reason = format!("{} renditions of one decode, {SPECS_MAX} are the most", job.specs.len());
+            return Err(DecodeError::Unsupported { format: Format::Unknown, reason });
+        }
+        let turn = self.units.turn(Unit { id: job.id.clone(), version: job.version.clone(), frame: job.frame }).await;
+        let allowed: Vec<_> = suspects(&job).map(|suspect| self.allowed(&suspect)).collect();
+        if !allowed.is_empty() && allowed.iter().all(Result::is_err) {
+            return Ok(allowed.into_iter().filter_map(Result::err).map(Err).collect());
+        }
+        let tried = suspects(&job).zip(&allowed).filter(|(_, allowed)| allowed.is_ok()).map(|(suspect, _)| suspect).collect();
+        let order = Order::prepare(&job, allowed, &self.settings).await?;
+        if order.is_idle() {
+            return Ok(order.refusals());
+        }
+        let slot = self.slots.clone().acquire_owned().await.map_err(|_| DecodeError::WorkerLost("the pool is closed".into()))?;
+        let (reply, answer) = oneshot::channel();
+        // On a task of its own: who gives up waiting does not tear a worker from its job, and deaths are counted all the same.
+        let pool = self.clone();
+        self.tasks.spawn(async move {
+            let answer = pool.attempts(&order, tried, &turn, &reply).await;
+            drop((slot, turn));
+            let _ = reply.send(answer);
+        });
+        answer.await.unwrap_or_else(|_| Err(DecodeError::WorkerLost("the runtime is going down".into())))
+    }
+
+    /// Tries until there is an answer, the unit is banned, or too many workers were lost by other causes.
+    async fn attempts(&self, order: &Order, tried: Vec<Suspect>, _turn: &Turn, reply: &oneshot::Sender<Answer>) -> Answer {
+        let mut lost = 0;
+        loop {
+            let death = match self.attempt(order).await {
+                Ok(answer) => return answer,
+                Err(death) => death,
+            };
+            match death {
+                Death::Judged(cause) => {
+                    self.counts.deaths_judged.fetch_add(1, Relaxed);
+                    if let Some(banned) = self.convict(&tried, &cause) {
+                        return Err(banned);
+                    }
+                }
+                Death::Lost(cause) => {
+                    self.counts.deaths_lost.fetch_add(1, Relaxed);
+                    tracing::warn!(cause, "decode worker lost");
+                    lost += 1;
+                    if lost > RETRIES_MAX {
+                        return Err(DecodeError::WorkerLost(cause));
+                    }
+                }
+            }
+            if reply.is_closed() {
+                return Err(DecodeError::Deadline);
+            }
+        }
+    }
+
+    /// One job in one worker, which afterwards rests, is replaced, or is dead.
+    async fn attempt(&self, order: &Order) -> Result<Answer, Death> {
+        let mut worker = self.worker().await.map_err(|error| Death::Lost(error.to_string()))?;
+        let begun = Instant::now();
+        let ran = timeout(self.settings.deadline, worker.run(order)).await.unwrap_or(Err(Gone::TimedOut));
+        match ran {
+            Ok((answer, cpu_us)) => {
+                self.count(order, cpu_us, begun.elapsed());
+                self.rest(worker).await;
+                Ok(answer)
+            }
+            Err(gone) => {
+                self.forget(&worker);
+                Err(worker.judge(gone).await)
+            }
+        }
+    }
+
+    /// A worker at rest that still lives, or a new one.
+    async fn worker(&self) -> Result<Worker, StartError> {
+        loop {
+            let Some(mut worker) = self.idle.lock().pop() else { return self.start_worker().await };
+            if worker.is_alive() {
+                return Ok(worker);
+            }
+            self.forget(&worker);
+            self.counts.deaths_lost.fetch_add(1, Relaxed);
+        }
+    }
+
+    async fn start_worker(&self) -> Result<Worker, StartError> {
+        let worker = Worker::start(&self.spawner, &self.settings).await?;
+        self.counts.started.fetch_add(1, Relaxed);
+        self.pids.lock().push(worker.pid());
+        Ok(worker)
+    }
+
+    async fn rest(&self, worker: Worker) {
+        if worker.is_worn(&self.settings) {
+            self.counts.recycled.fetch_add(1, Relaxed);
+            return self.retire(worker).await;
+        }
+        self.idle.lock().push(worker);
+    }
+
+    async fn retire(&self, worker: Worker) {
+        self.forget(&worker);
+        worker.close().await;
+    }
+
+    fn forget(&self, worker: &Worker) {
+        self.pids.lock().retain(|&pid| pid != worker.pid());
+    }
+
+    fn count(&self, order: &Order, cpu_us: u64, took: Duration) {
+        self.counts.jobs.fetch_add(1, Relaxed);
+        self.counts.bytes.fetch_add(order.moved_bytes(), Relaxed);
+        // What a worker says of itself is bounded by what was seen.
+        self.counts.cpu_us.fetch_add(cpu_us.min(took.as_micros() as u64), Relaxed);
+        let took = took.as_micros() as u64;
+        let _ = self.job_us.fetch_update(Relaxed, Relaxed, |mean| Some((7 * mean + took) / 8));
+    }
+
+    fn allowed(&self, suspect: &Suspect) -> Result<(), DecodeError> {
+        match self.quarantine.lock().verdict(suspect, Instant::now()) {
+            Verdict::Free => Ok(()),
+            Verdict::Banned { deaths, cause, left } => Err(DecodeError::Quarantined { deaths, cause, retry_after: left }),
+        }
+    }
+
+    /// Counts a death against every spec that was being drawn; gives the refusal if that bans one.
+    fn convict(&self, tried: &[Suspect], cause: &str) -> Option<DecodeError> {
+        let now = Instant::now();
+        let mut quarantine = self.quarantine.lock();
+        let verdicts: Vec<_> = tried.iter().map(|suspect| quarantine.record(suspect, cause, now)).collect();
+        tracing::warn!(object = %tried[0].id, version = %tried[0].version, cause, "picture ended its decode worker");
+        verdicts.into_iter().find_map(|verdict| match verdict {
+            Verdict::Free => None,
+            Verdict::Banned { deaths, cause, left } => Some(DecodeError::Quarantined { deaths, cause, retry_after: left }),
+        })
+    }
+}
+
+/// One admitted job.
+struct Inside(Arc<Pool>);
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        self.0.counts.inside.fetch_sub(1, Relaxed);
+    }
+}
+
+fn suspects(job: &DecodeJob) -> impl Iterator<Item = Suspect> {
+    job.specs.iter().map(|spec| Suspect {
+        id: job.id.clone(),
+        version: job.version.clone(),
+        unit: job.frame,
+        spec: spec.clone(),
+        engine: Engine::Cpu,
+    })
+}
+
+/// Losses that say nothing about the picture and are made up for by another try.
+const RETRIES_MAX: u32 = 2;
+
+/// The job time that is assumed before any was seen.
+const JOB_FIRST: Duration = Duration::from_millis(5);

@@ -1,0 +1,302 @@
+//! One worker process, as its node holds it: started, talked to, and judged when it dies.
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use framecache::Tensor;
+use nix::sys::signal::Signal;
+use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, send, socketpair};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+use super::memory::SharedMemory;
+use super::order::Order;
+use super::protocol::{FROM_WORKER_BYTES, FromWorker, Outcome, Sandboxed, ToWorker};
+use super::settings::{PoolSettings, SHARED_KEPT};
+use super::{OUT_OF_MEMORY, SUBCOMMAND, TEST_CODECS};
+use crate::decode::DecodeError;
+
+/// Why no worker runs.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// The program could not be run, or its descriptors not be made. Check `program` and the process limits.
+    #[error("start decode worker")]
+    Spawn(#[source] io::Error),
+    /// It ran, but did not say in time that it is ready. Check that `program worker` runs this version.
+    #[error("decode worker is not ready: {0}")]
+    NotReady(String),
+    /// It could not lock itself in, and so takes no work. Needs seccomp, which Linux containers have by default.
+    #[error("decode worker sandbox: {0}")]
+    Sandbox(String),
+}
+
+/// A worker at rest, or at its one job.
+pub(super) struct Worker {
+    child: Reaped,
+    socket: AsyncFd<OwnedFd>,
+    memory: SharedMemory,
+    /// Whether Landlock is among its sandbox's layers.
+    pub(super) landlock: bool,
+    jobs: u64,
+    own_bytes_at_start: u64,
+}
+
+/// How a job in a worker ended, if the worker lives.
+pub(super) type Answer = Result<Vec<Result<Tensor, DecodeError>>, DecodeError>;
+
+/// The worker is of no more use: judge it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Gone {
+    /// The socket is closed: it died.
+    Died,
+    /// It said what no sound worker says.
+    Babbled,
+    /// Wall-clock time is up.
+    TimedOut,
+}
+
+/// How a worker died.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Death {
+    /// By its picture: counts towards quarantine.
+    Judged(String),
+    /// By something else: try again.
+    Lost(String),
+}
+
+impl Worker {
+    /// Starts one and waits until it is locked in.
+    pub(super) async fn start(spawner: &Spawner, settings: &PoolSettings) -> Result<Self, StartError> {
+        let Spawned { child, socket, memory } = spawner.spawn().await.map_err(StartError::Spawn)?;
+        // SAFETY: an owned descriptor stays the same and open until it is dropped, and nothing here takes it out.
+        let socket = unsafe { AsyncFd::register(socket) }.map_err(|error| StartError::Spawn(error.into()))?;
+        let mut worker = Self { child, socket, memory, landlock: false, jobs: 0, own_bytes_at_start: 0 };
+        let begin = ToWorker::Begin { worker_memory: settings.worker_memory };
+        let ready = async {
+            worker.send(&begin).await?;
+            worker.receive().await
+        };
+        match timeout(READY_WITHIN, ready).await {
+            Ok(Ok(FromWorker::Ready(Sandboxed::Yes { landlock }))) => {
+                worker.landlock = landlock;
+                worker.own_bytes_at_start = worker.own_bytes();
+                Ok(worker)
+            }
+            Ok(Ok(FromWorker::Ready(Sandboxed::No { reason }))) => Err(StartError::Sandbox(reason)),
+            Err(_) => Err(StartError::NotReady(format!("silent for {READY_WITHIN:?}"))),
+            Ok(other) => {
+                let why = other.err().unwrap_or(Gone::Babbled);
+                Err(StartError::NotReady(format!("{:?}", worker.judge(why).await)))
+            }
+        }
+    }
+
+    /// Does one job. Gives CPU time of the worker in microseconds with the answer.
+    ///
+    /// Not cancel safe: a worker whose `run` was dropped must be judged, or dropped.
+    pub(super) async fn run(&mut self, order: &Order) -> Result<(Answer, u64), Gone> {
+        self.jobs += 1;
+        let job = match order.hand_over(&mut self.memory) {
+            Ok(job) => job,
+            Err(error) => return Ok((Err(DecodeError::WorkerLost(format!("shared memory: {error}"))), 0)),
+        };
+        self.send(&ToWorker::Job(job)).await?;
+        let mut read_to = order.first_bytes();
+        let mut failed = None;
+        let mut drawn = 0;
+        loop {
+            match self.receive().await? {
+                FromWorker::NeedRange { start, length } if failed.is_none() => {
+                    let range = order.range(start, length, read_to).ok_or(Gone::Babbled)?;
+                    read_to = range.end();
+                    failed = self.bring(order, range).await?;
+                }
+                FromWorker::Frame { index, width, height } => {
+                    let next = index as usize == drawn && order.is_drawn(drawn, width, height);
+                    drawn += usize::from(next.then_some(true).ok_or(Gone::Babbled)?);
+                }
+                FromWorker::Done { outcome, cpu_us } => {
+                    let answer = match (outcome, failed) {
+                        (Outcome::NoRange, Some(error)) => Err(error),
+                        (Outcome::Drawn, None) if drawn == order.places() => self.tensors(order),
+                        (Outcome::Undecodable(reason), _) => Err(DecodeError::undecodable(order.probe.format, reason)),
+                        _ => return Err(Gone::Babbled),
+                    };
+                    let _ = self.memory.trim(SHARED_KEPT);
+                    return Ok((answer, cpu_us));
+                }
+                FromWorker::NeedRange { .. } | FromWorker::Ready(_) => return Err(Gone::Babbled),
+            }
+        }
+    }
+
+    /// Reads a range into the window and says so; gives the source's error, if any.
+    async fn bring(&mut self, order: &Order, range: framecache::ByteRange) -> Result<Option<DecodeError>, Gone> {
+        let placed = match order.read(range).await {
+            Ok(bytes) => self.memory.write(&bytes).map_err(|error| DecodeError::WorkerLost(format!("shared memory: {error}"))),
+            Err(error) => Err(error),
+        };
+        self.send(&ToWorker::Range { there: placed.is_ok() }).await?;
+        Ok(placed.err())
+    }
+
+    fn tensors(&self, order: &Order) -> Answer {
+        order.tensors(&self.memory).map_err(|error| DecodeError::WorkerLost(format!("shared memory: {error}")))
+    }
+
+    /// Ends it, if it has not ended, and says what that means.
+    pub(super) async fn judge(self, gone: Gone) -> Death {
+        let status = tokio::task::spawn_blocking(move || self.child.end()).await;
+        match (gone, status) {
+            (Gone::Babbled, _) => Death::Judged("protocol violation".into()),
+            (Gone::TimedOut, _) => Death::Lost("wall-clock limit".into()),
+            (Gone::Died, Ok(Ok(status))) => judged(status),
+            (Gone::Died, Ok(Err(error))) => Death::Lost(error.to_string()),
+            (Gone::Died, Err(error)) => Death::Lost(error.to_string()),
+        }
+    }
+
+    /// Asks it to end, and sees that it does.
+    pub(super) async fn close(self) {
+        if self.send(&ToWorker::Close).await.is_ok() {
+            // Its end of the socket closes as it exits.
+            let _ = timeout(CLOSE_WITHIN, self.receive()).await;
+        }
+        let _ = tokio::task::spawn_blocking(move || self.child.end()).await;
+    }
+
+    /// Whether it has not ended since it was last looked at.
+    pub(super) fn is_alive(&mut self) -> bool {
+        matches!(self.child.0.try_wait(), Ok(None))
+    }
+
+    /// Whether it has worked, or grown, enough to be replaced.
+    pub(super) fn is_worn(&self, settings: &PoolSettings) -> bool {
+        let grown = || self.own_bytes().saturating_sub(self.own_bytes_at_start) > settings.recycle_growth;
+        self.jobs >= settings.recycle_jobs || (self.jobs.is_multiple_of(GROWTH_EVERY) && grown())
+    }
+
+    /// Its process id.
+    pub(super) fn pid(&self) -> u32 {
+        self.child.0.id()
+    }
+
+    /// Resident memory of its own (shared memory apart), in bytes. 0 if it is gone.
+    pub(super) fn own_bytes(&self) -> u64 {
+        let statm = std::fs::read_to_string(format!("/proc/{}/statm", self.pid())).unwrap_or_default();
+        let mut pages = statm.split(' ').skip(1).map(|field| field.parse().unwrap_or(0u64));
+        let (resident, shared) = (pages.next().unwrap_or(0), pages.next().unwrap_or(0));
+        resident.saturating_sub(shared) * 4096
+    }
+
+    async fn send(&self, message: &ToWorker) -> Result<(), Gone> {
+        let bytes = message.encode();
+        let flags = MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT;
+        let call = |socket: &OwnedFd| Ok(send(socket.as_raw_fd(), &bytes, flags)?);
+        self.socket.async_io(Interest::WRITABLE, call).await.map(drop).map_err(|_| Gone::Died)
+    }
+
+    async fn receive(&self) -> Result<FromWorker, Gone> {
+        let mut buffer = [0; FROM_WORKER_BYTES];
+        let call = |socket: &OwnedFd| Ok(recv(socket.as_raw_fd(), &mut buffer, MsgFlags::MSG_DONTWAIT)?);
+        let length = self.socket.async_io(Interest::READABLE, call).await.map_err(|_| Gone::Died)?;
+        match length {
+            0 => Err(Gone::Died),
+            _ => FromWorker::decode(&buffer[..length]).ok_or(Gone::Babbled),
+        }
+    }
+}
+
+/// What an exit says about the picture. SIGKILL comes from outside: from an operator, or the kernel short of memory.
+fn judged(status: ExitStatus) -> Death {
+    let by_picture =
+        [Signal::SIGSEGV, Signal::SIGABRT, Signal::SIGBUS, Signal::SIGFPE, Signal::SIGILL, Signal::SIGSYS, Signal::SIGXCPU];
+    let signal = status.signal().and_then(|number| Signal::try_from(number).ok());
+    match signal {
+        Some(Signal::SIGXCPU) => Death::Judged("CPU time limit".into()),
+        Some(signal) if by_picture.contains(&signal) => Death::Judged(signal.as_str().into()),
+        _ if status.code() == Some(OUT_OF_MEMORY.into()) => Death::Judged("memory limit".into()),
+        _ => Death::Lost(status.to_string()),
+    }
+}
+
+/// A child that never outlives its holder, and never stays a zombie.
+struct Reaped(Child);
+
+impl Reaped {
+    /// Kills and reaps. One that was dying keeps the status it was dying with: its socket closes after that is fixed.
+    fn end(mut self) -> io::Result<ExitStatus> {
+        self.0.kill()?;
+        self.0.wait()
+    }
+}
+
+impl Drop for Reaped {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Starts processes, on a thread of its own that lives as long as the pool.
+///
+/// A worker dies with the *thread* that started it (`PR_SET_PDEATHSIG`), and tokio's blocking threads end after ten idle seconds.
+pub(super) struct Spawner(mpsc::Sender<oneshot::Sender<io::Result<Spawned>>>);
+
+struct Spawned {
+    child: Reaped,
+    socket: OwnedFd,
+    memory: SharedMemory,
+}
+
+impl Spawner {
+    pub(super) fn start(program: PathBuf, test_codecs: bool) -> io::Result<Self> {
+        let (orders, inbox) = mpsc::channel::<oneshot::Sender<io::Result<Spawned>>>();
+        let serve = move || {
+            for reply in inbox {
+                // A caller that left drops, and so ends, what was started for it.
+                let _ = reply.send(spawn(&program, test_codecs));
+            }
+        };
+        std::thread::Builder::new().name("decode-spawner".into()).spawn(serve)?;
+        Ok(Self(orders))
+    }
+
+    async fn spawn(&self) -> io::Result<Spawned> {
+        let (reply, spawned) = oneshot::channel();
+        self.0.send(reply).map_err(|_| io::ErrorKind::BrokenPipe)?;
+        spawned.await.map_err(|_| io::ErrorKind::BrokenPipe)?
+    }
+}
+
+/// The socket becomes standard input and the shared memory standard output: descriptors that need no code between fork and exec, so
+/// that the standard library can use `posix_spawn`, which does not copy the page tables of a node that holds much memory.
+fn spawn(program: &PathBuf, test_codecs: bool) -> io::Result<Spawned> {
+    let flags = SockFlag::SOCK_CLOEXEC;
+    let (socket, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags)?;
+    let memory = SharedMemory::create()?;
+    let mut command = Command::new(program);
+    command.arg(SUBCOMMAND).env_clear().current_dir("/");
+    command.stdin(theirs).stdout(memory.file().try_clone_to_owned()?).stderr(Stdio::null());
+    if test_codecs {
+        command.arg(TEST_CODECS);
+    }
+    Ok(Spawned { child: Reaped(command.spawn()?), socket, memory })
+}
+
+/// A worker starts in some 5 ms; a loaded machine may take a hundred times that.
+const READY_WITHIN: Duration = Duration::from_secs(5);
+
+/// A worker at rest ends at once.
+const CLOSE_WITHIN: Duration = Duration::from_secs(1);
+
+/// Jobs between two looks at a worker's memory: a look costs some 10 µs.
+const GROWTH_EVERY: u64 = 32;

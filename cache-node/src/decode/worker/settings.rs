@@ -1,0 +1,87 @@
+//! How a pool of decoder processes is set up.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::decode::{Limits, PIXELS_MAX};
+
+/// How the pool works. [`PoolSettings::new`] gives the defaults; every field may be changed before the pool starts.
+#[derive(Clone, Debug)]
+pub struct PoolSettings {
+    /// Processes that decode at the same time. Default: one per core.
+    pub workers: usize,
+    /// Address space that one job may take, in bytes; a picture that needs more by its header is refused, one that takes more all
+    /// the same ends its worker. Default: 3 GiB, which the largest progressive picture under `pixels_max` needs (1.0 GiB of
+    /// coefficients, 0.5 samples, 0.5 a full rendition, and as much again for further ones).
+    pub worker_memory: u64,
+    /// Wall-clock time that one job may take in a worker; what passes it is retried, not judged. Default: 30 s.
+    pub deadline: Duration,
+    /// CPU seconds that one job may take; what passes them is judged. Well below `deadline`, or a spinning decoder would always be
+    /// taken for a stopped one. Default: 10; the largest progressive picture takes 4.
+    pub cpu_seconds: u64,
+    /// Most pixels of a picture, and of a rendition. Default: [`PIXELS_MAX`].
+    pub pixels_max: u64,
+    /// The node's own binary; run as `program worker`.
+    pub program: PathBuf,
+    /// Jobs after which a worker is replaced. Default: 10,000.
+    pub recycle_jobs: u64,
+    /// Growth of a worker's own memory, in bytes, after which it is replaced. Default: 64 MiB.
+    pub recycle_growth: u64,
+    /// Objects up to this size are given whole; larger ones are asked for window by window. Default: 16 MiB.
+    pub whole_bytes_max: u64,
+    /// Bytes of one such window. Default: 4 MiB.
+    pub window_bytes: u64,
+    /// Whether workers obey planted faults (`FCTEST:crash` and its like). For tests only.
+    pub test_codecs: bool,
+}
+
+impl PoolSettings {
+    /// Defaults for workers that run `program`, which is the node's own binary.
+    pub fn new(program: impl Into<PathBuf>) -> Self {
+        Self {
+            workers: std::thread::available_parallelism().map_or(1, Into::into),
+            worker_memory: 3 << 30,
+            deadline: Duration::from_secs(30),
+            cpu_seconds: 10,
+            pixels_max: PIXELS_MAX,
+            program: program.into(),
+            recycle_jobs: 10_000,
+            recycle_growth: 64 << 20,
+            whole_bytes_max: 16 << 20,
+            window_bytes: 4 << 20,
+            test_codecs: false,
+        }
+    }
+
+    /// What the pool holds while no job runs, by line, in bytes: for the node's memory budget. A job's own need is
+    /// [`Probe::cost_bytes`](crate::decode::Probe::cost_bytes).
+    pub fn memory_lines(&self) -> Vec<(&'static str, u64)> {
+        let workers = self.workers as u64;
+        vec![
+            ("decode worker processes", workers * WORKER_BASELINE),
+            ("decode worker sample buffers", workers * SAMPLES_KEPT),
+            ("decode worker shared memory", workers * SHARED_KEPT),
+        ]
+    }
+
+    pub(super) fn limits(&self) -> Limits {
+        Limits { pixels_max: self.pixels_max }
+    }
+
+    pub(super) fn queue_max(&self) -> usize {
+        self.workers * QUEUE_PER_WORKER
+    }
+}
+
+/// Own memory of an idle worker: 2.6 MiB measured after 1,000 jobs of 500x375, rounded up.
+pub(super) const WORKER_BASELINE: u64 = 4 << 20;
+
+/// Sample buffer that a worker keeps between jobs: 500x375 takes 0.5 MiB, 4 megapixels 12 MiB; larger ones are rare, and then the
+/// cost of mapping anew is small beside the decode.
+pub(super) const SAMPLES_KEPT: u64 = 16 << 20;
+
+/// Shared memory that a worker keeps between jobs: input and renditions of ordinary pictures.
+pub(super) const SHARED_KEPT: u64 = 16 << 20;
+
+/// At 2 to 5 ms a picture, 64 wait a quarter of a second: as much as a client gladly waits before it asks elsewhere.
+const QUEUE_PER_WORKER: usize = 64;
