@@ -60,7 +60,7 @@ async fn ask(pool: &impl Decoder, key: &str, bytes: impl Into<Bytes>, specs: &[&
 }
 
 async fn ask_one(pool: &impl Decoder, key: &str, bytes: impl Into<Bytes>) -> Result<Tensor, DecodeError> {
-    ask(pool, key, bytes, &["image"]).await.map(|mut answers| answers.remove(0)).flatten()
+    ask(pool, key, bytes, &["image"]).await.and_then(|mut answers| answers.remove(0))
 }
 
 /// Far off: what ends a test sooner is the limit under test.

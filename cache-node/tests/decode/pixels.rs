@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use framecache_node::decode::{DecodeError, Format, InProcess, PoolSettings};
+use framecache_node::decode::{DecodeError, Format, InProcess, Limits, PoolSettings, probe};
 use sha2::{Digest, Sha256};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -107,7 +107,8 @@ async fn windows_change_nothing() {
         assert!(read > size && read <= 3 * size, "{name}: {read} bytes of {size} read");
     }
     assert_eq!(windows.stats().deaths_judged, 0);
-    (whole.close().await, windows.close().await);
+    whole.close().await;
+    windows.close().await;
 }
 
 async fn windows_answer(
@@ -118,7 +119,7 @@ async fn windows_answer(
 ) -> Result<framecache::Tensor, String> {
     use framecache_node::decode::Decoder;
     let answer = pool.decode(job(name, source, size, &["image"]), deadline()).await;
-    answer.map(|mut answers| answers.remove(0)).flatten().map_err(|error| error.to_string())
+    answer.and_then(|mut answers| answers.remove(0)).map_err(|error| error.to_string())
 }
 
 /// Promise: what is no JPEG is refused with what it is, whatever its name; none of it reaches a worker.
@@ -169,6 +170,32 @@ async fn one_spec_fails_alone() {
         assert!(crop.data[y * 60..][..60] == whole.data[from..][..60], "row {y}");
     }
     assert_eq!(pool.stats().jobs, 2);
+    pool.close().await;
+}
+
+/// Promise: the budget is told the least that a decode takes, and a rendition that cannot be made costs nothing.
+#[test]
+fn cost_is_counted() {
+    let probe = probe(PICTURE, PICTURE.len() as u64, &Limits::default()).expect("probe");
+    assert_eq!((probe.width, probe.height, probe.channels, probe.decoded_bytes), (67, 45, 3, 67 * 45 * 3));
+    let cost = |specs: &[&str]| probe.cost_bytes(&specs.iter().map(|text| text.parse().expect("spec")).collect::<Vec<_>>());
+    let plain = cost(&["image"]);
+    assert!(plain >= cost(&[]) + 67 * 45 * 3 && cost(&[]) >= probe.decoded_bytes + PICTURE.len() as u64);
+    assert_eq!(cost(&["image", "image?crop=60"]), plain);
+    assert!(cost(&["image", "image?size=100x100"]) >= plain + 30_000);
+}
+
+/// Promise: the CPU time that is reported is what the kernel counted, but for the messages between.
+#[tokio::test]
+async fn cpu_time_is_counted() {
+    let pool = start(PoolSettings { workers: 1, ..settings() }).await;
+    for _ in 0..50 {
+        ask(&pool, "a", PICTURE, &["image?size=800x800&filter=bicubic"]).await.expect("decode");
+    }
+    let stats = pool.stats();
+    let counted = std::fs::read_to_string(format!("/proc/{}/schedstat", stats.pids[0])).expect("schedstat");
+    let counted_us = counted.split(' ').next().and_then(|ns| ns.parse::<u64>().ok()).expect("nanoseconds") / 1000;
+    assert!(stats.cpu_us > counted_us / 2 && stats.cpu_us <= counted_us, "{} of {counted_us}", stats.cpu_us);
     pool.close().await;
 }
 

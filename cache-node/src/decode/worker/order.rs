@@ -140,8 +140,7 @@ async fn read(source: &dyn Source, range: ByteRange) -> Result<Bytes, DecodeErro
 
 /// What would not fit a worker is refused here: in the worker it would count as a death.
 fn fits(probe: &Probe, planned: &[Result<Rendition, DecodeError>], settings: &PoolSettings) -> Result<(), DecodeError> {
-    let renditions: u64 = planned.iter().flatten().map(|rendition| rendition.bytes() as u64).sum();
-    let need = probe.cost_bytes(&[]).saturating_add(renditions).saturating_add(SLACK);
+    let need = probe.cost_of(planned.iter().flatten()).saturating_add(SLACK);
     if need <= settings.worker_memory {
         return Ok(());
     }
@@ -169,7 +168,7 @@ fn lay_out(object_bytes: u64, first_bytes: u64, planned: &[Result<Rendition, Dec
 /// First read of a large object: real headers with EXIF and profile rarely pass it.
 const HEADER_FIRST: u64 = 64 << 10;
 
-/// What a worker takes besides samples and renditions: libjpeg's rows and tables, resize axes and lines.
+/// What a worker takes besides samples and renditions: libjpeg's rows and tables, the program's own.
 const SLACK: u64 = 32 << 20;
 
 const PLACE_ALIGN: u64 = 64;
