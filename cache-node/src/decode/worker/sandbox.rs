@@ -44,10 +44,13 @@ pub(super) fn allow_cpu(seconds: u64) {
 }
 
 /// CPU time that this process has taken so far, in microseconds.
+///
+/// By its one thread's clock: while a CPU limit is set, the kernel answers for the process from a sum that moves only with timer
+/// ticks and task switches, which showed 50 of the 600 µs that a picture took.
 pub(super) fn cpu_us() -> u64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: writes one timespec; this clock always exists.
-    unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &raw mut now) };
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut now) };
     now.tv_sec as u64 * 1_000_000 + now.tv_nsec as u64 / 1000
 }
 
@@ -86,8 +89,7 @@ fn seccomp() -> Result<(), Box<dyn std::error::Error>> {
     let refuse = REFUSED.iter().map(|&call| (call, vec![])).collect();
     let eperm = SeccompAction::Errno(libc::EPERM as u32);
     let refuse: BpfProgram = SeccompFilter::new(refuse, SeccompAction::Allow, eperm, arch)?.try_into()?;
-    let allow: BpfProgram =
-        SeccompFilter::new(allowed()?, SeccompAction::KillProcess, SeccompAction::Allow, arch)?.try_into()?;
+    let allow: BpfProgram = SeccompFilter::new(allowed()?, SeccompAction::KillProcess, SeccompAction::Allow, arch)?.try_into()?;
     apply_filter(&refuse)?;
     apply_filter(&allow)?;
     Ok(())
