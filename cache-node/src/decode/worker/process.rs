@@ -285,6 +285,8 @@ fn spawn(program: &PathBuf, test_codecs: bool) -> io::Result<Spawned> {
     let memory = SharedMemory::create()?;
     let mut command = Command::new(program);
     command.arg(SUBCOMMAND).env_clear().current_dir("/");
+    // The node's allocator would reserve a gibibyte ahead, out of the address space that a job is limited to.
+    command.env("MIMALLOC_ARENA_RESERVE", "0");
     command.stdin(theirs).stdout(memory.file().try_clone_to_owned()?).stderr(Stdio::null());
     if test_codecs {
         command.arg(TEST_CODECS);
