@@ -75,7 +75,10 @@ impl Client {
 #[pymethods]
 impl Client {
     #[new]
-    #[pyo3(signature = (address, ca=None, cert=None, key=None, token=None, timeout=30.0, memory=None))]
+    #[pyo3(
+        signature = (address, ca=None, cert=None, key=None, token=None, timeout=30.0, memory=None),
+        text_signature = "(address, ca=None, cert=None, key=None, token=None, timeout=30.0, memory='1GiB')"
+    )]
     #[allow(clippy::too_many_arguments)] // the constructor's keywords
     fn new(
         py: Python<'_>,
