@@ -131,7 +131,10 @@ impl Received {
         let shapes = self.pictures.shapes();
         match shapes.len() {
             0 => Ok((std::ptr::NonNull::dangling().as_ptr(), [count, 0, 0, 3])),
-            1 => Err("the pictures lie in separate memory, as they pass the client's memory together: use batch[i], or ask for fewer".into()),
+            1 => Err(
+                "the pictures lie in separate memory, as they pass the client's memory together: use batch[i], or ask for fewer"
+                    .into(),
+            ),
             _ => Err(format!(
                 "pictures differ in shape, [height, width, 3]: {}; use batch[i], or a spec with crop or size",
                 shapes.iter().take(8).map(|shape| format!("{shape:?}")).collect::<Vec<_>>().join(", ")

@@ -60,7 +60,13 @@ impl Client {
         wait(py, work(self.connected(py)?, call))?.map_err(|error| exception(py, &error))
     }
 
-    pub(crate) fn list_page(&self, py: Python<'_>, prefix: String, after: Option<String>, timeout: Option<f64>) -> PyResult<Page> {
+    pub(crate) fn list_page(
+        &self,
+        py: Python<'_>,
+        prefix: String,
+        after: Option<String>,
+        timeout: Option<f64>,
+    ) -> PyResult<Page> {
         let limit = framecache::wire::LIST_ITEMS_MAX;
         self.ask(py, timeout, |client, call| async move { client.list(&prefix, after.as_deref(), limit, &call).await })
     }
@@ -69,7 +75,10 @@ impl Client {
 #[pymethods]
 impl Client {
     #[new]
-    #[pyo3(signature = (address, ca=None, cert=None, key=None, token=None, timeout=30.0, memory=None))]
+    #[pyo3(
+        signature = (address, ca=None, cert=None, key=None, token=None, timeout=30.0, memory=None),
+        text_signature = "(address, ca=None, cert=None, key=None, token=None, timeout=30.0, memory='1GiB')"
+    )]
     #[allow(clippy::too_many_arguments)] // the constructor's keywords
     fn new(
         py: Python<'_>,

@@ -62,7 +62,7 @@ def rows_and_cluster(tmp_path_factory):
     else:
         for row in rows:
             (folder / row["file"]).write_bytes(row["path"].read_bytes())
-    cluster = start(folder, state)
+    cluster = start(folder, state, nodes=2)  # so that a batch has two owners
     yield rows, cluster
     stop(cluster)
 
