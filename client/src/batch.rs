@@ -103,7 +103,8 @@ impl Batch {
     pub fn fixed(count: usize, shape: [u32; 3]) -> Result<Self, Error> {
         let slot_bytes = slot_bytes(shape);
         let bytes = slot_bytes.checked_mul(count).filter(|&bytes| isize::try_from(bytes).is_ok());
-        let bytes = bytes.ok_or_else(|| Error::new(ErrorKind::TooLarge, format!("{count} pictures of {shape:?} pass all memory")))?;
+        let bytes =
+            bytes.ok_or_else(|| Error::new(ErrorKind::TooLarge, format!("{count} pictures of {shape:?} pass all memory")))?;
         let batch = Self::new(count, 0);
         let memory = Memory::Own(Zeroed::new(bytes));
         batch.state.lock().block = Some(Block { shape, slot_bytes, memory });
@@ -331,7 +332,12 @@ mod tests {
 
     fn head(height: u32, width: u32) -> TensorHead {
         TensorHead {
-            shape: [height, width, 3], dtype: Dtype::U8, layout: Layout::Hwc, source: (9, 9), orientation: 1, pts_seconds: 0.0,
+            shape: [height, width, 3],
+            dtype: Dtype::U8,
+            layout: Layout::Hwc,
+            source: (9, 9),
+            orientation: 1,
+            pts_seconds: 0.0,
         }
     }
 

@@ -85,8 +85,19 @@ pub enum Verb {
 impl Verb {
     /// Every verb, by number.
     pub const ALL: [Verb; 13] = [
-        Verb::Read, Verb::Frames, Verb::Decode, Verb::Peek, Verb::Stat, Verb::List, Verb::Index, Verb::Warm, Verb::View, Verb::Plan,
-        Verb::Keep, Verb::Explain, Verb::Auth,
+        Verb::Read,
+        Verb::Frames,
+        Verb::Decode,
+        Verb::Peek,
+        Verb::Stat,
+        Verb::List,
+        Verb::Index,
+        Verb::Warm,
+        Verb::View,
+        Verb::Plan,
+        Verb::Keep,
+        Verb::Explain,
+        Verb::Auth,
     ];
 
     /// The verb of that number.
@@ -157,8 +168,22 @@ impl Status {
     pub fn from_number(number: u16) -> Self {
         use Status::*;
         let all = [
-            Ok, NotFound, Denied, NotConfigured, Changed, Undecodable, Unsupported, TooLarge, Busy, Timeout, Leaving, UnknownVerb,
-            Malformed, Unavailable, Internal, OutOfRange,
+            Ok,
+            NotFound,
+            Denied,
+            NotConfigured,
+            Changed,
+            Undecodable,
+            Unsupported,
+            TooLarge,
+            Busy,
+            Timeout,
+            Leaving,
+            UnknownVerb,
+            Malformed,
+            Unavailable,
+            Internal,
+            OutOfRange,
         ];
         all.into_iter().find(|status| *status as u16 == number).unwrap_or(Internal)
     }
