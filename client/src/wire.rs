@@ -251,6 +251,27 @@ pub struct Trace {
     pub flags: u8,
 }
 
+impl Trace {
+    /// From `traceparent` as HTTP and `TRACEPARENT` have it (W3C Trace Context, section 3.2); `None` if it is no such text.
+    ///
+    /// ```
+    /// let text = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+    /// assert_eq!(framecache::wire::Trace::parse(text).map(|trace| trace.flags), Some(1));
+    /// ```
+    pub fn parse(text: &str) -> Option<Self> {
+        let mut parts = text.trim().split('-');
+        let version = parts.next()?;
+        let (trace, span, flags) = (parts.next()?, parts.next()?, parts.next()?);
+        let hex = |part: &str, digits| part.len() == digits && part.bytes().all(|b| b.is_ascii_hexdigit());
+        if !hex(version, 2) || version == "ff" || !hex(trace, 32) || !hex(span, 16) || !hex(flags, 2) {
+            return None;
+        }
+        let trace_id = u128::from_str_radix(trace, 16).ok()?.to_be_bytes();
+        let span_id = u64::from_str_radix(span, 16).ok()?.to_be_bytes();
+        Some(Self { trace_id, span_id, flags: u8::from_str_radix(flags, 16).ok()? })
+    }
+}
+
 /// A later addition to a fixed message: number and bytes. Unknown numbers are passed over.
 pub type Ext = Vec<(u16, Vec<u8>)>;
 

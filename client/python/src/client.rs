@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use framecache::batch::External;
 use framecache::client::Listing as Page;
+use framecache::wire::Trace;
 use framecache::{Batch as Slots, Call, ClientConfig, Error, ErrorKind, ImageSpec, ObjectId};
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyBufferError, PyTypeError};
@@ -258,7 +259,20 @@ impl Client {
 
 fn call(py: Python<'_>, timeout: Option<f64>) -> PyResult<Call> {
     let timeout = timeout.map(|seconds| settings::timeout(py, seconds)).transpose()?;
-    Ok(Call { timeout, ..Call::default() })
+    let trace = trace(py).unwrap_or_default();
+    Ok(Call { timeout, trace, ..Call::default() })
+}
+
+/// The span that the caller is in, if its program uses OpenTelemetry: the node's spans become that span's children. A program
+/// that does not is not made to import it.
+fn trace(py: Python<'_>) -> Option<Trace> {
+    let modules = py.import("sys").ok()?.getattr("modules").ok()?;
+    let api = modules.get_item("opentelemetry.trace").ok()?;
+    let context = api.call_method0("get_current_span").ok()?.call_method0("get_span_context").ok()?;
+    let trace_id: u128 = context.getattr("trace_id").ok()?.extract().ok()?;
+    let span_id: u64 = context.getattr("span_id").ok()?.extract().ok()?;
+    let flags: u8 = context.getattr("trace_flags").ok()?.extract().ok()?;
+    Some(Trace { trace_id: trace_id.to_be_bytes(), span_id: span_id.to_be_bytes(), flags })
 }
 
 fn object(py: Python<'_>, uri: &str) -> PyResult<ObjectId> {
