@@ -140,7 +140,10 @@ fn nothing_is_left_open() {
     for (path, text) in rust() {
         for word in open {
             if text.contains(word) {
-                faults.push(format!("{}: holds {word}: finish it, or write down in docs/STATUS.md what is missing", path.display()));
+                faults.push(format!(
+                    "{}: holds {word}: finish it, or write down in docs/STATUS.md what is missing",
+                    path.display()
+                ));
             }
         }
     }
