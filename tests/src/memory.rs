@@ -9,6 +9,7 @@ mod store;
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -53,6 +54,8 @@ pub struct Climate {
     pub passes: u64,
     /// Jobs that find the decoders busy, or lose their worker.
     pub decoder_fails: u64,
+    /// Whether all that is over.
+    pub over: Arc<AtomicBool>,
 }
 
 impl Climate {
@@ -68,7 +71,13 @@ impl Climate {
             store_slow: 0,
             passes: 0,
             decoder_fails: 0,
+            over: Arc::default(),
         }
+    }
+
+    /// Whether what happens in `percent` of cases happens now.
+    fn strikes(&self, percent: u64, dice: &mut Dice) -> bool {
+        percent > 0 && dice.chance(percent) && !self.over.load(Ordering::Relaxed)
     }
 }
 
@@ -88,6 +97,7 @@ pub struct World {
     pub budget: Arc<Budget>,
     /// The node's tasks.
     pub tasks: TaskTracker,
+    climate: Climate,
 }
 
 /// Raw bytes as a reply would carry them.
@@ -107,6 +117,15 @@ impl World {
         let mut dice = Dice::new(seed);
         let model = Arc::new(Model::default());
         let origin = Arc::new(ScriptedOrigin::new(model.clone(), climate.clone(), dice.fork()));
+        Self::before(model, origin, climate, dice)
+    }
+
+    /// Another node before the same origin.
+    pub fn beside(&self, seed: u64) -> Self {
+        Self::before(self.model.clone(), self.origin.clone(), self.climate.clone(), Dice::new(seed))
+    }
+
+    fn before(model: Arc<Model>, origin: Arc<ScriptedOrigin>, climate: Climate, mut dice: Dice) -> Self {
         let store = Arc::new(FickleStore::new(climate.clone(), dice.fork()));
         let decoder = Arc::new(ScriptedDecoder::new(climate.clone(), dice.fork()));
         let [read, decode, frames, shared] = climate.memory;
@@ -123,12 +142,17 @@ impl World {
             limits: Limits::default(),
             tasks: tasks.clone(),
         });
-        Self { reader, model, origin, store, decoder, budget, tasks }
+        Self { reader, model, origin, store, decoder, budget, tasks, climate }
     }
 
     /// From now on the origin has these bytes under `key`; the version that they got.
     pub fn put(&self, key: &str, bytes: impl Into<Bytes>) -> Version {
         self.origin.put(key, bytes.into())
+    }
+
+    /// From now on nothing fails, hangs or is forgotten.
+    pub fn calm_down(&self) {
+        self.climate.over.store(true, Ordering::Relaxed);
     }
 
     /// A raw read, as `serve` makes it of the reader: a head, then page by page while the next ones are brought in. Each page is
@@ -143,8 +167,8 @@ impl World {
     ) -> Result<Replied, ReadError> {
         let (id, near) = (id(key), range.pages().next().unwrap_or(Page::new(0)));
         let head = match pin {
-            Some(pin) => self.reader.pinned_head(&id, pin, near, deadline).await?,
-            None => self.reader.head(&id, near, deadline).await?,
+            Some(pin) => in_time(deadline, self.reader.pinned_head(&id, pin, near, deadline)).await?,
+            None => in_time(deadline, self.reader.head(&id, near, deadline)).await?,
         };
         let range = range.clamp(head.size);
         let mut replied = Replied { head, bytes: Vec::new(), error: None };
@@ -154,7 +178,7 @@ impl World {
                     self.reader.prefetch(&id, ahead, &replied.head);
                 }
             }
-            match self.reader.page(&id, page, range, &replied.head, deadline).await {
+            match in_time(deadline, self.reader.page(&id, page, range, &replied.head, deadline)).await {
                 Ok(served) => {
                     if !drain.is_zero() {
                         sleep(drain).await;
@@ -179,7 +203,8 @@ impl World {
         deadline: Instant,
         drain: Duration,
     ) -> Result<(Head, Tensor), ReadError> {
-        let served = self.reader.frame(&id(key), spec, pin, deadline).await?;
+        let id = id(key);
+        let served = in_time(deadline, self.reader.frame(&id, spec, pin, deadline)).await?;
         if !drain.is_zero() {
             sleep(drain).await;
         }
@@ -196,6 +221,20 @@ impl World {
         }
     }
 }
+
+/// The answer of a call; panics if it comes after its deadline, or says that the deadline passed before it has.
+async fn in_time<T>(deadline: Instant, call: impl Future<Output = Result<T, ReadError>>) -> Result<T, ReadError> {
+    let latest = deadline.max(Instant::now()) + TICK;
+    let answer = call.await;
+    let now = Instant::now();
+    assert!(now <= latest, "answered {:?} after the deadline", now - deadline);
+    let early = matches!(answer, Err(ReadError::Deadline)) && now < deadline;
+    assert!(!early, "`deadline passed` was answered {:?} before it", deadline - now);
+    answer
+}
+
+/// The paused clock moves in steps of a millisecond.
+const TICK: Duration = Duration::from_millis(2);
 
 /// An object of the world's bucket.
 pub fn id(key: &str) -> ObjectId {

@@ -22,10 +22,10 @@ pub struct ScriptedDecoder {
     jobs: AtomicU64,
 }
 
-/// What the decoder makes of an object's bytes.
+/// What the decoder makes of an object's bytes, whose header says 96 x 64.
 pub fn pixels(bytes: &[u8], spec: &DecodeSpec) -> Tensor {
     let DecodeSpec::Image(image) = spec else { panic!("no picture spec: {spec:?}") };
-    let (width, height) = image.fixed_output().expect("spec of a fixed size");
+    let (width, height) = image.geometry(96, 64).expect("spec that fits").output();
     let mut dice = Dice::new(fnv(bytes) ^ fnv(spec.keyed_text().as_bytes()));
     let data: Vec<u8> = (0..width * height * 3).map(|_| dice.bits() as u8).collect();
     let (shape, source) = ([height, width, 3], (96, 64));
@@ -50,7 +50,7 @@ impl Decoder for ScriptedDecoder {
         self.jobs.fetch_add(1, Ordering::Relaxed);
         let (took, fails, how, cut) = {
             let mut dice = self.dice.lock();
-            let fails = dice.chance(self.climate.decoder_fails);
+            let fails = self.climate.strikes(self.climate.decoder_fails, &mut dice);
             (dice.within(1..40), fails, dice.chance(50), dice.within(1..4))
         };
         let work = async {

@@ -22,10 +22,10 @@ pub struct ScriptedOrigin {
     climate: Climate,
     dice: Mutex<Dice>,
     versions: AtomicU32,
+    takes: Mutex<Option<(Duration, Duration)>>,
     requests: AtomicU64,
     /// Whole answers by key, first byte and version.
     answered: Mutex<HashMap<(String, u64, Version), u64>>,
-    calm: std::sync::atomic::AtomicBool,
 }
 
 impl ScriptedOrigin {
@@ -35,15 +35,15 @@ impl ScriptedOrigin {
             climate,
             dice: Mutex::new(dice),
             versions: AtomicU32::new(0),
+            takes: Mutex::default(),
             requests: AtomicU64::new(0),
             answered: Mutex::default(),
-            calm: false.into(),
         }
     }
 
-    /// From now on nothing fails.
-    pub fn calm_down(&self) {
-        self.calm.store(true, Ordering::Relaxed);
+    /// Requests from now on take exactly so long there and back; in between they see what there is.
+    pub fn takes(&self, there_ms: u64, back_ms: u64) {
+        *self.takes.lock() = Some((Duration::from_millis(there_ms), Duration::from_millis(back_ms)));
     }
 
     /// Calls so far, of whatever kind and end.
@@ -71,24 +71,25 @@ impl ScriptedOrigin {
     /// The way there; what fails, fails on it.
     async fn way(&self, deadline: Instant) -> Result<Duration, OriginError> {
         self.requests.fetch_add(1, Ordering::Relaxed);
-        let calm = self.calm.load(Ordering::Relaxed);
         let (there, back, hangs, fails, how) = {
             let mut dice = self.dice.lock();
             let half = self.climate.origin_ms_max / 2 + 1;
-            let (there, back) = (dice.within(0..half), dice.within(0..half));
-            let (hangs, fails) = (dice.chance(self.climate.origin_hangs), dice.chance(self.climate.origin_fails));
-            (there, back, hangs && !calm, fails && !calm, dice.chance(50))
+            let way = |dice: &mut Dice| Duration::from_millis(dice.within(0..half));
+            let (there, back) = self.takes.lock().unwrap_or_else(|| (way(&mut dice), way(&mut dice)));
+            let hangs = self.climate.strikes(self.climate.origin_hangs, &mut dice);
+            let fails = self.climate.strikes(self.climate.origin_fails, &mut dice);
+            (there, back, hangs, fails, dice.chance(50))
         };
         if hangs {
             sleep_until(deadline).await;
             return Err(OriginError::Deadline);
         }
-        let arrived = timeout_at(deadline, sleep(Duration::from_millis(there))).await;
+        let arrived = timeout_at(deadline, sleep(there)).await;
         match (arrived, fails, how) {
             (Err(_), ..) => Err(OriginError::Deadline),
             (_, true, true) => Err(OriginError::Unavailable("scripted".into())),
             (_, true, false) => Err(OriginError::Busy { retry_after: Duration::from_millis(50) }),
-            _ => Ok(Duration::from_millis(back)),
+            _ => Ok(back),
         }
     }
 

@@ -29,15 +29,15 @@ impl FickleStore {
         self.held.remove(key).now_or_never();
     }
 
-    fn chance(&self, percent: u64) -> bool {
-        percent > 0 && self.dice.lock().chance(percent)
+    fn strikes(&self, percent: u64) -> bool {
+        self.climate.strikes(percent, &mut self.dice.lock())
     }
 }
 
 #[async_trait]
 impl Store for FickleStore {
     async fn get(&self, key: &EntryKey, version: Option<&Version>) -> Option<Entry> {
-        if self.chance(self.climate.store_slow) {
+        if self.strikes(self.climate.store_slow) {
             // A disk under load; now and then one that has failed and does not know it yet.
             let wait = self.dice.lock().within(0..20);
             sleep(Duration::from_millis(if wait == 0 { 20_000 } else { wait })).await;
@@ -46,18 +46,18 @@ impl Store for FickleStore {
     }
 
     fn get_ram(&self, key: &EntryKey, version: Option<&Version>) -> Option<Entry> {
-        if self.chance(self.climate.evicts) {
+        if self.strikes(self.climate.evicts) {
             self.evict(key);
         }
         self.held.get_ram(key, version)
     }
 
     fn place(&self, key: &EntryKey, bytes: u64) -> Place {
-        if self.chance(self.climate.passes) { Place::Pass } else { self.held.place(key, bytes) }
+        if self.strikes(self.climate.passes) { Place::Pass } else { self.held.place(key, bytes) }
     }
 
     fn insert(&self, key: EntryKey, entry: Entry, hint: InsertHint) -> Placed {
-        if self.chance(self.climate.evicts) {
+        if self.strikes(self.climate.evicts) {
             self.evict(&key);
             return Placed { ram: false, disk: false };
         }
