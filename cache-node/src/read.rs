@@ -22,19 +22,24 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 use framecache::object::ParseError;
 use framecache::{ObjectId, Page, Tensor, Version};
-use tokio::time::Instant;
+use tokio::time::error::Elapsed;
+use tokio::time::{Instant, timeout_at};
 use tokio_util::task::TaskTracker;
 
 use crate::budget::{Budget, Refused, Reservation};
-use crate::cache::{Freshness, Head, Heads, Store, pages};
+use crate::cache::{Entry, EntryKey, Freshness, Head, Heads, Store, pages};
 use crate::decode::{DecodeError, Decoder, Limits, SourceError};
 use crate::origin::{Origin, OriginError};
-use flight::Flights;
+use flight::{Flights, Grounded};
 use frames::{Unit, UnitResult};
 use raw::{Fill, FillResult};
 
 /// Longest life of a fill, whoever waits for it: an origin's retries and a decoder's limit fit, and a hung one ends.
 const FLIGHT_MAX: Duration = Duration::from_secs(60);
+
+/// Bytes that [`Reader::outdated`] may take: some 3,000 objects that were replaced while they are held. Under the slack of
+/// `PROCESS_BYTES`.
+const OUTDATED_BYTES: u64 = 1 << 20;
 
 /// Fills for requests. Cheap to share by `Arc`.
 pub struct Reader {
@@ -43,6 +48,8 @@ pub struct Reader {
     decoder: Arc<dyn Decoder>,
     budget: Arc<Budget>,
     heads: Heads,
+    /// Versions that the origin was seen without, and when: what was fetched before is no longer a word on what is current.
+    outdated: Heads,
     freshness: HashMap<String, Freshness>,
     limits: Limits,
     clock: Clock,
@@ -167,8 +174,9 @@ impl Reader {
     pub fn new(parts: ReaderParts) -> Arc<Self> {
         let ReaderParts { origin, store, decoder, budget, freshness, limits, tasks } = parts;
         let (fills, units) = (Flights::new(tasks.clone()), Flights::new(tasks.clone()));
-        let (heads, clock, counts) = (Heads::default(), Clock::start(), ReadCounts::default());
-        Arc::new(Self { origin, store, decoder, budget, heads, freshness, limits, clock, tasks, fills, units, counts })
+        let (heads, outdated) = (Heads::default(), Heads::within(OUTDATED_BYTES));
+        let (clock, counts) = (Clock::start(), ReadCounts::default());
+        Arc::new(Self { origin, store, decoder, budget, heads, outdated, freshness, limits, clock, tasks, fills, units, counts })
     }
 
     /// What it has done.
@@ -226,11 +234,44 @@ impl Reader {
         self.freshness.get(id.bucket()).copied().unwrap_or(Freshness::Immutable)
     }
 
-    /// Notes that `old` is not what the origin has: the next read asks anew.
+    /// What is held under `key`, by `deadline`: a disk may take longer than a caller waits.
+    async fn held(&self, key: &EntryKey, version: Option<&Version>, deadline: Instant) -> Result<Option<Entry>, ReadError> {
+        timeout_at(deadline, self.store.get(key, version)).await.map_err(|_| ReadError::Deadline)
+    }
+
+    /// Whether the object is known to have been replaced since `head`, which was found in an entry, was fetched.
+    fn is_outdated(&self, object: &ObjectId, head: &Head) -> bool {
+        let known = self.outdated.get(object);
+        known.is_some_and(|known| known.version == head.version || known.fetched_unix_ms >= head.fetched_unix_ms)
+    }
+
+    /// Notes that `old` is not what the origin has: the next read asks anew, whatever entries of `old` are held.
     fn changed(&self, id: &ObjectId, old: Version, new: Option<Version>) -> ReadError {
         self.counts.changed.fetch_add(1, Ordering::Relaxed);
-        self.heads.remove(&id.object());
+        let object = id.object();
+        if self.heads.get(&object).is_some_and(|head| head.version == old) {
+            self.heads.remove(&object);
+        }
+        self.outdated.insert(&object, Head { version: old.clone(), size: 0, fetched_unix_ms: self.clock.now_unix_ms() });
         ReadError::Changed { old, new }
+    }
+}
+
+/// What a flight gave by the caller's deadline, in the caller's terms.
+fn landed<V>(answer: Result<Result<V, Grounded>, Elapsed>, what: &str) -> Result<V, ReadError> {
+    match answer {
+        Err(_) => Err(ReadError::Deadline),
+        Ok(Ok(answer)) => Ok(answer),
+        Ok(Err(Grounded::Full)) => Err(ReadError::Busy { retry_after: Duration::from_millis(200) }),
+        Ok(Err(Grounded::Lost)) => Err(ReadError::Unavailable(format!("{what} was lost; the node's log says why"))),
+    }
+}
+
+/// A flight's error as its caller's, whose own deadline has not passed.
+fn in_time(error: ReadError, who: &str) -> ReadError {
+    match error {
+        ReadError::Deadline => ReadError::Unavailable(format!("{who} did not answer within {} s", FLIGHT_MAX.as_secs())),
+        error => error,
     }
 }
 

@@ -2,6 +2,9 @@
 //!
 //! The first to ask leads: its fill is spawned on the node's task set, under the flight's own deadline. Whoever asks meanwhile
 //! waits for the same answer. A waiter that leaves leaves alone, the leader too.
+//!
+//! An answer may be older than the question: its flight was under way already. Where that matters (what is current? is it there?)
+//! the asker compares the flight's number with the [`Flights::now`] of its own beginning.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -20,8 +23,16 @@ const FLIGHTS_MAX: usize = 16_384;
 /// Running fills by what they fill.
 pub(super) struct Flights<K, V> {
     tasks: TaskTracker,
-    running: Arc<Mutex<HashMap<K, Shared<BoxFuture<'static, Option<V>>>>>>,
+    running: Arc<Mutex<HashMap<K, Flight<V>>>>,
+    begun: AtomicU64,
     joined: AtomicU64,
+}
+
+/// One fill under way.
+#[derive(Clone)]
+struct Flight<V> {
+    number: u64,
+    answer: Shared<BoxFuture<'static, Option<V>>>,
 }
 
 /// What to do for one who asks. Policy.
@@ -54,7 +65,7 @@ pub(super) enum Grounded {
 
 impl<K: Hash + Eq + Clone + Send + 'static, V: Clone + Send + Sync + 'static> Flights<K, V> {
     pub(super) fn new(tasks: TaskTracker) -> Self {
-        Self { tasks, running: Arc::default(), joined: AtomicU64::new(0) }
+        Self { tasks, running: Arc::default(), begun: AtomicU64::new(0), joined: AtomicU64::new(0) }
     }
 
     /// How many waited for a flight of another's.
@@ -62,8 +73,13 @@ impl<K: Hash + Eq + Clone + Send + 'static, V: Clone + Send + Sync + 'static> Fl
         self.joined.load(Ordering::Relaxed)
     }
 
-    /// The answer of the flight for `key`; `fill` is what it does if none runs. Dropping the call leaves the flight.
-    pub(super) async fn join<F>(&self, key: K, fill: impl FnOnce() -> F) -> Result<V, Grounded>
+    /// The number of the next flight: flights from this one on begin after this call.
+    pub(super) fn now(&self) -> u64 {
+        self.begun.load(Ordering::Acquire)
+    }
+
+    /// The answer of the flight for `key`, and its number; `fill` is what it does if none runs. Dropping the call leaves the flight.
+    pub(super) async fn join<F>(&self, key: K, fill: impl FnOnce() -> F) -> Result<(V, u64), Grounded>
     where
         F: Future<Output = V> + Send + 'static,
     {
@@ -83,13 +99,18 @@ impl<K: Hash + Eq + Clone + Send + 'static, V: Clone + Send + Sync + 'static> Fl
                 }
             }
         };
-        match flight {
-            Some(flight) => flight.await.ok_or(Grounded::Lost),
-            None => Err(Grounded::Lost),
-        }
+        let Some(Flight { number, answer }) = flight else { return Err(Grounded::Lost) };
+        answer.await.map(|answer| (answer, number)).ok_or(Grounded::Lost)
     }
 
-    fn begin<F>(&self, key: K, fill: F) -> Shared<BoxFuture<'static, Option<V>>>
+    /// The answer of the flight for `key`, if one is under way.
+    pub(super) async fn landing(&self, key: &K) -> Option<V> {
+        let flight = self.running.lock().get(key).cloned()?;
+        self.joined.fetch_add(1, Ordering::Relaxed);
+        flight.answer.await
+    }
+
+    fn begin<F>(&self, key: K, fill: F) -> Flight<V>
     where
         F: Future<Output = V> + Send + 'static,
     {
@@ -101,13 +122,14 @@ impl<K: Hash + Eq + Clone + Send + 'static, V: Clone + Send + Sync + 'static> Fl
         };
         // The fill belongs to its leader's trace; those who join see that they waited.
         let task = self.tasks.spawn(fill.in_current_span());
-        async move { task.await.ok() }.boxed().shared()
+        let number = self.begun.fetch_add(1, Ordering::AcqRel);
+        Flight { number, answer: async move { task.await.ok() }.boxed().shared() }
     }
 }
 
 /// Takes the flight off the board, whether it answered or panicked.
 struct Landed<K: Hash + Eq, V> {
-    running: Arc<Mutex<HashMap<K, Shared<BoxFuture<'static, Option<V>>>>>>,
+    running: Arc<Mutex<HashMap<K, Flight<V>>>>,
     key: K,
 }
 
@@ -150,7 +172,7 @@ mod tests {
         tokio::task::yield_now().await;
         leader.abort();
         for waiter in waiters {
-            assert_eq!(waiter.await.expect("task"), Ok(7));
+            assert_eq!(waiter.await.expect("task"), Ok((7, 0)));
         }
         assert_eq!(fills.load(Ordering::Relaxed), 1);
         assert!(flights.running.lock().is_empty());
@@ -162,6 +184,6 @@ mod tests {
         let flights = Flights::<u8, u32>::new(TaskTracker::new());
         let lost = flights.join(1, || async { panic!("planted") }).await;
         assert_eq!(lost, Err(Grounded::Lost));
-        assert_eq!(flights.join(1, || async { 3 }).await, Ok(3));
+        assert_eq!(flights.join(1, || async { 3 }).await, Ok((3, 1)));
     }
 }

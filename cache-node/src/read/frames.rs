@@ -11,10 +11,9 @@ use framecache::{ByteRange, DecodeSpec, ObjectId, Page, Version};
 use tokio::time::{Instant, timeout_at};
 use tracing::Instrument;
 
-use super::flight::Grounded;
-use super::{FLIGHT_MAX, ReadError, Reader, ServedFrame};
+use super::{FLIGHT_MAX, ReadError, Reader, ServedFrame, in_time, landed};
 use crate::budget::Level;
-use crate::cache::{Body, Entry, Head, InsertHint, Judgement, frames, pages};
+use crate::cache::{Body, Entry, EntryKey, Head, InsertHint, Judgement, frames, pages};
 use crate::decode::{DecodeError, DecodeJob, Probe, Source, SourceError, probe};
 
 /// How often a picture that was evicted between its decode and its reply is made again before the node calls itself busy.
@@ -53,15 +52,13 @@ impl Reader {
     ) -> Result<ServedFrame, ReadError> {
         self.check(id)?;
         let key = frames::key(id, 0, spec);
-        let mut expected = fixed_bytes(spec).unwrap_or(GUESS_BYTES);
+        let mut expected = fixed_bytes(spec).unwrap_or_else(|| self.guess_bytes());
         for _ in 0..ROUNDS {
             let mut reservation = self.budget.reserve(Level::Frames, expected, deadline).await?;
             let version = pin.cloned().or_else(|| self.fresh_version(id));
             let found = match self.store.get_ram(&key, version.as_ref()).filter(|_| version.is_some()) {
                 Some(entry) => Some(entry),
-                None => {
-                    timeout_at(deadline, self.held_frame(id, &key, version.as_ref())).await.map_err(|_| ReadError::Deadline)?
-                }
+                None => self.held_frame(id, &key, version.as_ref(), deadline).await?,
             };
             if let Some(entry) = found {
                 expected = entry.body.bytes().len() as u64;
@@ -81,6 +78,11 @@ impl Reader {
         Err(ReadError::Busy { retry_after: Duration::from_millis(100) })
     }
 
+    /// What is reserved for a picture of unknown size: on a small node no more than it ever gives.
+    fn guess_bytes(&self) -> u64 {
+        GUESS_BYTES.min(self.budget.usage()[Level::Frames as usize].most)
+    }
+
     /// The current version, if RAM knows it and the bucket's policy trusts it.
     fn fresh_version(&self, id: &ObjectId) -> Option<Version> {
         let head = self.heads.get(&id.object())?;
@@ -89,44 +91,52 @@ impl Reader {
     }
 
     /// A held picture: of `version`, or, if none is known, of the version that its own head names, where the policy trusts that.
-    async fn held_frame(&self, id: &ObjectId, key: &crate::cache::EntryKey, version: Option<&Version>) -> Option<Entry> {
-        let entry = self.store.get(key, version).await?;
+    async fn held_frame(
+        &self,
+        id: &ObjectId,
+        key: &EntryKey,
+        version: Option<&Version>,
+        deadline: Instant,
+    ) -> Result<Option<Entry>, ReadError> {
+        let Some(entry) = self.held(key, version, deadline).await? else { return Ok(None) };
         if version.is_none() {
             let judgement = self.policy(id).judge(Some(&entry.head), self.clock.now_unix_ms());
-            if judgement != Judgement::Fresh {
-                return None;
+            if judgement != Judgement::Fresh || self.is_outdated(&id.object(), &entry.head) {
+                return Ok(None);
             }
             self.note_head(id, &entry.head);
         }
-        Some(entry)
+        Ok(Some(entry))
     }
 
-    /// The answer of the unit's flight, own or joined.
+    /// The answer of the unit's flight, own or joined: of `version` if one is known.
     async fn decoded(
         self: &Arc<Self>,
         id: &ObjectId,
         spec: &DecodeSpec,
-        pin: Option<Version>,
+        version: Option<Version>,
         deadline: Instant,
     ) -> Result<Entry, ReadError> {
-        let head = self.head(id, Page::new(0), deadline).await?;
-        let version = pin.unwrap_or_else(|| head.version.clone());
-        if version == head.version {
+        let head = match &version {
+            Some(version) => self.pinned_head(id, version, Page::new(0), deadline).await?,
+            None => self.head(id, Page::new(0), deadline).await?,
+        };
+        if version.is_none() {
             // Revalidation may have said that what is held is current after all.
-            if let Some(entry) = self.store.get(&frames::key(id, 0, spec), Some(&version)).await {
+            if let Some(entry) = self.held(&frames::key(id, 0, spec), Some(&head.version), deadline).await? {
                 return Ok(entry);
             }
-        } else {
-            return Err(self.changed(id, version, Some(head.version)));
         }
-        let unit = Unit { id: id.clone(), version, spec: spec.clone() };
-        let (reader, own) = (self.clone(), unit.clone());
-        let flight = self.units.join(unit, || async move { reader.decode(own, head).await });
-        match timeout_at(deadline, flight).await {
-            Err(_) => Err(ReadError::Deadline),
-            Ok(Ok(answer)) => answer,
-            Ok(Err(Grounded::Full)) => Err(ReadError::Busy { retry_after: Duration::from_millis(200) }),
-            Ok(Err(Grounded::Lost)) => Err(ReadError::Unavailable("a decode was lost; the node's log says why".into())),
+        let unit = Unit { id: id.clone(), version: head.version.clone(), spec: spec.clone() };
+        let asked = self.units.now();
+        loop {
+            let (reader, own, head) = (self.clone(), unit.clone(), head.clone());
+            let flight = self.units.join(unit.clone(), || async move { reader.decode(own, head).await });
+            let (answer, number) = landed(timeout_at(deadline, flight).await, "a decode")?;
+            // The time of a unit that was under way before this call asked is not this call's.
+            if number >= asked || !matches!(answer, Err(ReadError::Deadline)) {
+                return answer.map_err(|error| in_time(error, "the decoder"));
+            }
         }
     }
 
@@ -177,7 +187,8 @@ impl Reader {
         drop(entry);
         // A header of more than a page: rare, and bounded by the probe itself.
         loop {
-            let _reservation = self.budget.reserve(Level::Read, need, deadline).await?;
+            // Not of the level whose fills it waits for: it would wait for itself.
+            let _reservation = self.budget.reserve(Level::Decode, need, deadline).await?;
             let range = ByteRange::at(0, need).unwrap_or(Page::new(0).range()).clamp(head.size);
             let first = self.compressed(id, &head.version, range, deadline).await?;
             match probe(&first, head.size, &self.limits) {

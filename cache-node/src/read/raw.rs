@@ -7,8 +7,7 @@ use std::time::Duration;
 use framecache::{ByteRange, ObjectId, Page, Version};
 use tokio::time::{Instant, timeout_at};
 
-use super::flight::Grounded;
-use super::{FLIGHT_MAX, ReadError, Reader, Served};
+use super::{FLIGHT_MAX, ReadError, Reader, Served, in_time, landed};
 use crate::budget::Level;
 use crate::cache::{Body, Entry, Head, InsertHint, Judgement, Place, pages};
 use crate::origin::OriginError;
@@ -53,7 +52,8 @@ impl Reader {
         let mut held = self.heads.get(&object);
         if held.is_none() {
             // After a restart heads are found in what they describe.
-            held = self.store.get(&pages::key(&object, near), None).await.map(|entry| entry.head);
+            let entry = self.held(&pages::key(&object, near), None, deadline).await?;
+            held = entry.map(|entry| entry.head).filter(|head| !self.is_outdated(&object, head));
         }
         let fill = match policy.judge(held.as_ref(), now) {
             Judgement::Stale => Fill::Head(object),
@@ -66,12 +66,13 @@ impl Reader {
                 None => Fill::Head(object),
             },
         };
-        let entry = self.filled(fill, Purpose::Reply, deadline).await?;
+        let current = |head: &Head| policy.judge(Some(head), self.clock.now_unix_ms()) == Judgement::Fresh;
+        let entry = self.filled(fill, Purpose::Reply, current, deadline).await?;
         Ok(entry.head)
     }
 
-    /// The head of version `pin`, whatever is current: what a pinned read goes by. Never asks whether the pin is still current;
-    /// the bytes' own origin requests do that, with If-Match.
+    /// The head of version `pin`, whatever is current: what a pinned read goes by. What is held of it needs no word of the origin;
+    /// the bytes' own origin requests ask, with If-Match, whether it is still there.
     ///
     /// # Errors
     /// `Changed` if neither this node nor the origin has that version; else as [`Reader::head`].
@@ -87,11 +88,15 @@ impl Reader {
         if let Some(head) = self.heads.get(&object).filter(|head| head.version == *pin) {
             return Ok(head);
         }
-        if let Some(entry) = self.store.get(&pages::key(&object, near), Some(pin)).await {
+        if let Some(entry) = self.held(&pages::key(&object, near), Some(pin), deadline).await? {
             return Ok(entry.head);
         }
-        let entry = self.filled(Fill::Page(object, near, Some(pin.clone())), Purpose::Reply, deadline).await?;
-        Ok(entry.head)
+        // Under the name by which others ask for the same page, who know no version: with If-Match it would be fetched beside it.
+        let entry = self.filled(Fill::Page(object, near, None), Purpose::Reply, |head| head.version == *pin, deadline).await?;
+        match entry.head.version == *pin {
+            true => Ok(entry.head),
+            false => Err(self.changed(id, pin.clone(), Some(entry.head.version))),
+        }
     }
 
     /// Begins to bring `page` into RAM, if it is not there; nobody waits for it.
@@ -101,11 +106,12 @@ impl Reader {
             return;
         }
         let (reader, object, version) = (self.clone(), id.object(), head.version.clone());
+        let deadline = Instant::now() + FLIGHT_MAX;
         self.tasks.spawn(async move {
-            if reader.store.get(&key, Some(&version)).await.is_none() {
+            if let Ok(None) = reader.held(&key, Some(&version), deadline).await {
                 let fill = Fill::Page(object, page, Some(version));
                 // Whoever reads the page meets the same error, and reports it.
-                let _ = reader.filled(fill, Purpose::Reply, Instant::now() + FLIGHT_MAX).await;
+                let _ = reader.pinned_fill(fill, Purpose::Reply, deadline).await;
             }
         });
     }
@@ -135,7 +141,7 @@ impl Reader {
             let mut reservation = self.budget.reserve(Level::Read, page_bytes, deadline).await?;
             let found = match self.store.get_ram(&key, Some(&head.version)) {
                 Some(entry) => Some(entry),
-                None => timeout_at(deadline, self.store.get(&key, Some(&head.version))).await.map_err(|_| ReadError::Deadline)?,
+                None => self.held(&key, Some(&head.version), deadline).await?,
             };
             if let Some(bytes) = found.and_then(|entry| pages::slice(&entry, page, part)) {
                 reservation.shrink_to(part.len());
@@ -171,7 +177,7 @@ impl Reader {
             Place::Pass if part.len() < page_bytes => Fill::Exact(object, part, head.version.clone()),
             _ => Fill::Page(object, page, Some(head.version.clone())),
         };
-        self.filled(fill, Purpose::Reply, deadline).await
+        self.pinned_fill(fill, Purpose::Reply, deadline).await
     }
 
     /// The whole page, of `version`, for a decoder: without a reply's budget, since a flight of its own holds one.
@@ -183,26 +189,57 @@ impl Reader {
         deadline: Instant,
     ) -> Result<Entry, ReadError> {
         let key = pages::key(id, page);
-        if let Some(entry) = self.store.get(&key, Some(version)).await {
+        if let Some(entry) = self.held(&key, Some(version), deadline).await? {
             return Ok(entry);
         }
         let fill = Fill::Page(id.object(), page, Some(version.clone()));
-        self.filled(fill, Purpose::Decode, deadline).await
+        self.pinned_fill(fill, Purpose::Decode, deadline).await
     }
 
-    /// The answer of a fill, own or joined.
-    async fn filled(self: &Arc<Self>, fill: Fill, purpose: Purpose, deadline: Instant) -> FillResult {
-        let (reader, own) = (self.clone(), fill.clone());
-        let flight = self.fills.join(fill, || async move { reader.fill(own, purpose).await });
-        match timeout_at(deadline, flight).await {
-            Err(_) => Err(ReadError::Deadline),
-            Ok(Ok(answer)) => answer,
-            Ok(Err(Grounded::Full)) => Err(ReadError::Busy { retry_after: Duration::from_millis(200) }),
-            Ok(Err(Grounded::Lost)) => Err(ReadError::Unavailable("a fill was lost; the node's log says why".into())),
+    /// The answer of a fill of a known version. A flight that was to find the version out may be bringing the same page.
+    async fn pinned_fill(self: &Arc<Self>, fill: Fill, purpose: Purpose, deadline: Instant) -> FillResult {
+        if let Fill::Page(object, page, Some(version)) = &fill {
+            let unpinned = Fill::Page(object.clone(), *page, None);
+            let landed = timeout_at(deadline, self.fills.landing(&unpinned)).await.map_err(|_| ReadError::Deadline)?;
+            if let Some(Ok(entry)) = landed.filter(|landed| landed.as_ref().is_ok_and(|entry| entry.head.version == *version)) {
+                return Ok(entry);
+            }
+        }
+        // Bytes of a version are true whenever they were fetched.
+        self.filled(fill, purpose, |_| true, deadline).await
+    }
+
+    /// The answer of a fill, own or joined. One that was under way before this call asked is an answer only if `current` says so of
+    /// its head; it is none if there was nothing yet, or its own time was up.
+    async fn filled(
+        self: &Arc<Self>,
+        mut fill: Fill,
+        purpose: Purpose,
+        current: impl Fn(&Head) -> bool,
+        deadline: Instant,
+    ) -> FillResult {
+        let asked = self.fills.now();
+        loop {
+            let (reader, own) = (self.clone(), fill.clone());
+            let flight = self.fills.join(fill.clone(), || async move { reader.fill(own, purpose).await });
+            let (answer, number) = landed(timeout_at(deadline, flight).await, "a fill")?;
+            let holds = match &answer {
+                Ok(entry) => current(&entry.head),
+                Err(error) => !matches!(error, ReadError::NotFound | ReadError::Deadline),
+            };
+            // Whoever follows a flight that was under way begins later: one more round for the page, at most one for the head.
+            if holds || number >= asked {
+                return answer.map_err(|error| in_time(error, "the origin"));
+            }
+            if let (Fill::Page(object, _, None), Ok(_)) = (&fill, &answer) {
+                // The page is here; what is not known is whether it is current.
+                fill = Fill::Head(object.clone());
+            }
         }
     }
 
-    /// One fill, on the node's task set.
+    /// One fill, on the node's task set. Heads are as old as the question, not as the answer: what the origin says may have been
+    /// overtaken on its way.
     async fn fill(self: Arc<Self>, fill: Fill, purpose: Purpose) -> FillResult {
         let deadline = Instant::now() + FLIGHT_MAX;
         match fill {
@@ -213,11 +250,12 @@ impl Reader {
     }
 
     async fn fill_head(&self, object: &ObjectId, deadline: Instant) -> FillResult {
+        let fetched_unix_ms = self.clock.now_unix_ms();
         let facts = match self.origin.head(object, deadline).await {
             Ok(facts) => facts,
             Err(error) => return Err(self.failed(object, error)),
         };
-        let head = Head { version: facts.version, size: facts.size, fetched_unix_ms: self.clock.now_unix_ms() };
+        let head = Head { version: facts.version, size: facts.size, fetched_unix_ms };
         self.heads.insert(object, head.clone());
         Ok(Entry { head, body: Body::Raw(bytes::Bytes::new()) })
     }
@@ -240,11 +278,12 @@ impl Reader {
             self.store.room().await;
         }
         self.counts.fills.fetch_add(1, Ordering::Relaxed);
+        let fetched_unix_ms = self.clock.now_unix_ms();
         let fetched = match self.origin.read(object, page.range(), pin.as_ref(), deadline).await {
             Ok(fetched) => fetched,
             Err(error) => return Err(self.failed(object, error)),
         };
-        let head = Head { version: fetched.version, size: fetched.size, fetched_unix_ms: self.clock.now_unix_ms() };
+        let head = Head { version: fetched.version, size: fetched.size, fetched_unix_ms };
         let past_end = fetched.body.is_empty() && page.range().start() >= head.size && page.index() > 0;
         self.heads.insert(object, head.clone());
         if past_end {
@@ -261,9 +300,10 @@ impl Reader {
     async fn fill_exact(&self, object: &ObjectId, range: ByteRange, version: &Version, deadline: Instant) -> FillResult {
         let _reservation = self.budget.reserve(Level::Read, range.len(), deadline).await?;
         self.counts.fills.fetch_add(1, Ordering::Relaxed);
+        let fetched_unix_ms = self.clock.now_unix_ms();
         match self.origin.read(object, range, Some(version), deadline).await {
             Ok(fetched) => {
-                let head = Head { version: fetched.version, size: fetched.size, fetched_unix_ms: self.clock.now_unix_ms() };
+                let head = Head { version: fetched.version, size: fetched.size, fetched_unix_ms };
                 Ok(Entry { head, body: Body::Raw(fetched.body) })
             }
             Err(error) => Err(self.failed(object, error)),

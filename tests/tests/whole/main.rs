@@ -1,0 +1,3 @@
+//! Whole nodes over loopback.
+
+mod path;
