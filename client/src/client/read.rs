@@ -87,8 +87,8 @@ impl Client {
                     let message = format!("{} bytes pass the client's memory: read ranges, or raise memory", whole.len());
                     return Err(Error::new(ErrorKind::TooLarge, message));
                 }
-                buffer.clear();
-                buffer.resize(whole.len() as usize, 0);
+                // Zeroed by the system where it is large: pages are touched once, by the bytes.
+                *buffer = vec![0; whole.len() as usize];
                 facts = Some(Facts { version, size: item.size });
             }
             let end = at + u64::from(item.payload_bytes);
