@@ -6,3 +6,4 @@ pub mod harness;
 pub mod media;
 pub mod memory;
 pub mod model;
+pub mod wire;

@@ -91,9 +91,9 @@ impl Answer {
         let _ = self.send.finish();
     }
 
-    /// What arrived was no request.
-    pub(super) fn malformed(mut self) {
-        let _ = self.send.reset(code::MALFORMED.into());
+    /// There was no request to answer; the code says why.
+    pub(super) fn reset(mut self, code: u32) {
+        let _ = self.send.reset(code.into());
     }
 }
 

@@ -1,5 +1,6 @@
 //! The QUIC door: connections, streams, one request each.
 
+use std::io::ErrorKind;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -92,13 +93,16 @@ async fn one(send: quinn::SendStream, mut recv: quinn::RecvStream, service: Arc<
     let mut answer = Answer::new(send, service.metrics.clone());
     let header = match timeout(REQUEST_MAX, stream::receive::<Header, _>(&mut recv)).await {
         Ok(Ok(header)) => header,
-        Ok(Err(StreamError::Io(_))) => return,
-        Ok(Err(StreamError::Codec(error))) => {
+        Ok(Err(StreamError::Io(error))) if error.kind() != ErrorKind::UnexpectedEof => return,
+        Ok(Err(error)) => {
             tracing::debug!(%error, "request is malformed");
             let _ = recv.stop(code::MALFORMED.into());
-            return answer.malformed();
+            return answer.reset(code::MALFORMED);
         }
-        Err(_) => return,
+        Err(_) => {
+            let _ = recv.stop(code::SLOW.into());
+            return answer.reset(code::SLOW);
+        }
     };
     let parsed = answer.begin();
     let verb = Verb::from_number(header.verb);

@@ -1,5 +1,6 @@
 //! What each verb does: the body in, authorisation, the reader, items out.
 
+use std::io::ErrorKind;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -100,6 +101,9 @@ where
         Ok(Err(StreamError::Codec(error))) => {
             let _ = recv.stop(code::MALFORMED.into());
             Err(Refusal::Malformed(error.to_string()))
+        }
+        Ok(Err(StreamError::Io(error))) if error.kind() == ErrorKind::UnexpectedEof => {
+            Err(Refusal::Malformed("the request ended before its body did".into()))
         }
         Ok(Err(StreamError::Io(_))) => Err(Refusal::Gone),
         Err(_) => Err(Refusal::Malformed("the body did not come in time".into())),

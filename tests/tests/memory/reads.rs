@@ -5,11 +5,13 @@ use std::time::Duration;
 
 use framecache::object::PAGE_BYTES;
 use framecache::{ByteRange, DecodeSpec, Page};
-use framecache_node::cache::{Freshness, pages};
+use framecache_node::budget::Level;
+use framecache_node::cache::{Freshness, Store, frames, pages};
 use framecache_node::read::ReadError;
 use framecache_tests::media::PLAIN;
 use framecache_tests::memory::{Climate, Replied, World, id, pixels};
 use framecache_tests::model::stamped;
+use futures::FutureExt;
 use tokio::time::{Instant, sleep};
 
 fn world(freshness: Freshness) -> Arc<World> {
@@ -181,6 +183,29 @@ async fn a_small_node_guesses_small() {
     let world = World::new(climate, 1);
     world.put("k", picture(1));
     world.frame("k", &"image".parse().expect("spec"), None, after_s(9), Duration::ZERO).await.expect("served");
+    world.end().await;
+}
+
+/// Promise: with all memory of frames taken, a decode that was begun goes on and is kept; who waits gets it once there is room.
+#[tokio::test(start_paused = true)]
+async fn decoding_needs_no_memory_of_frames() {
+    let climate = Climate { memory: [8 << 20, 8 << 20, 1 << 20, 0], ..Climate::calm(Freshness::Immutable) };
+    let world = World::new(climate, 1);
+    world.origin.takes(20, 20);
+    world.put("k", picture(1));
+    let spec = "image".parse().expect("spec");
+    let wait = world.frame("k", &spec, None, after_s(20), Duration::ZERO);
+    let fill = async {
+        sleep(ms(10)).await;
+        let held = world.budget.try_reserve(Level::Frames, 1 << 20).expect("it waits without");
+        while !world.store.presence(&frames::key(&id("k"), 0, &spec)).await.ram {
+            sleep(ms(1)).await;
+        }
+        drop(held);
+    };
+    let (served, ()) = tokio::join!(wait, tokio::time::timeout(Duration::from_secs(10), fill).map(|done| done.expect("kept")));
+    served.expect("served");
+    assert_eq!(world.decoder.jobs(), 1);
     world.end().await;
 }
 

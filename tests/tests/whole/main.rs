@@ -1,3 +1,8 @@
 //! Whole nodes over loopback.
 
+mod cluster;
+mod herd;
+mod hostile;
+mod overload;
 mod path;
+mod replaced;
