@@ -77,7 +77,8 @@ async fn full_frames_leave_decoding_alone() {
     let cluster = Cluster::start(1, small()).await;
     (0..200).for_each(|index| cluster.put(&format!("jpg/{index}"), PLAIN.file));
     cluster.put("raw", &stamped(1, (2 * MIB) as usize));
-    let ask = |index: u32| FrameAsk { index, attempt: 1, spec: 0, uri: format!("s3://photos/jpg/{index}"), version: String::new() };
+    let ask =
+        |index: u32| FrameAsk { index, attempt: 1, spec: 0, uri: format!("s3://photos/jpg/{index}"), version: String::new() };
     let body = FramesBody { specs: vec!["image?size=1000x1000".into()], items: (0..200).map(ask).collect() };
     let mut deaf = Vec::new();
     for _ in 0..6 {
@@ -87,7 +88,9 @@ async fn full_frames_leave_decoding_alone() {
         send.finish().expect("end");
         deaf.push((connection, recv));
     }
-    let level = |metrics: &std::collections::HashMap<String, f64>, what: &str| metrics[&format!("framecache_budget_{what}{{level=\"frames\"}}")];
+    let level = |metrics: &std::collections::HashMap<String, f64>, what: &str| {
+        metrics[&format!("framecache_budget_{what}{{level=\"frames\"}}")]
+    };
     // No room for another picture of that size.
     cluster
         .until(0, "frames are full", |metrics| level(metrics, "limit_bytes") - level(metrics, "in_use_bytes") < 3_000_000.0)
