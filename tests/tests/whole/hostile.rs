@@ -35,7 +35,12 @@ async fn garbage_costs_its_own_stream() {
         ("no body", header.clone(), End::Finished, Some(Status::Malformed)),
         ("half a body", good[..good.len() - 3].to_vec(), End::Finished, Some(Status::Malformed)),
         ("a body past its limit", long_body, End::Finished, Some(Status::Malformed)),
-        ("another verb's body", [wire::header(Verb::Frames as u16, ""), good[header.len()..].to_vec()].concat(), End::Finished, Some(Status::Malformed)),
+        (
+            "another verb's body",
+            [wire::header(Verb::Frames as u16, ""), good[header.len()..].to_vec()].concat(),
+            End::Finished,
+            Some(Status::Malformed),
+        ),
         ("a verb that is none", wire::header(999, ""), End::Finished, Some(Status::UnknownVerb)),
         ("a verb that is not served", wire::header(Verb::Keep as u16, ""), End::Finished, Some(Status::UnknownVerb)),
         ("an address that is none", wire::read("http://x", 0, 1), End::Finished, Some(Status::Malformed)),
@@ -110,8 +115,8 @@ async fn slow_requests_end() {
     cluster.stop().await;
 }
 
-/// Promise: a client that asks for much and reads nothing holds a bounded part of the memory; others are served at once, and what it
-/// held comes back when it goes.
+/// Promise: a client that asks for much and reads nothing holds a bounded part of the memory; others are served at once, and
+/// what it held comes back when it goes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_deaf_client_harms_itself() {
     let cluster = Cluster::start(1, Options::default()).await;
