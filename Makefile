@@ -24,9 +24,9 @@ test: setup ## every behaviour at small size: Rust, documentation, Python
 	$(python) -m pytest -q -m "not soak and not peers" client/python/tests
 
 soak: setup ## the tests of full size and duration
-	cargo test $(workspace) --all-targets -- --ignored
+	FRAMECACHE_SOAK=1 cargo test $(workspace) --all-targets
 	@$(MAKE) --no-print-directory wheel
-	$(python) -m pytest -q -m soak client/python/tests
+	FRAMECACHE_TEST_PICTURES=10000 $(python) -m pytest -q -m "not peers" client/python/tests
 
 peers: setup wheel ## the tests that need heavy third-party packages (gigabytes: torch)
 	@tests/setup.sh tests/requirements-peers.txt

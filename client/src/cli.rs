@@ -18,6 +18,7 @@ use std::time::Duration;
 use clap::{Parser, Subcommand};
 
 use crate::config::{ClientConfig, PORT};
+use crate::wire::Trace;
 use crate::{Call, Client};
 use failure::Failure;
 
@@ -109,7 +110,9 @@ pub fn main() -> ExitCode {
 
 async fn run(arguments: Arguments) -> Result<(), Failure> {
     let client = arguments.cluster.client()?;
-    let call = Call::default();
+    // As other tools do: the trace of whoever runs this one.
+    let trace = std::env::var("TRACEPARENT").ok().and_then(|text| Trace::parse(&text)).unwrap_or_default();
+    let call = Call { trace, ..Call::default() };
     let done = match arguments.command {
         Command::Get(command) => command.run(&client, &call).await,
         Command::Ls(command) => command.run(&client, &call).await,

@@ -100,7 +100,7 @@ impl S3Origin {
 
 #[async_trait]
 impl Origin for S3Origin {
-    #[instrument(name = "origin.read", level = "debug", skip_all, fields(bucket = id.bucket(), key = id.key(), start = range.start(), len = range.len()))]
+    #[instrument(name = "origin.read", level = "info", skip_all, fields(bucket = id.bucket(), key = id.key(), start = range.start(), len = range.len()))]
     async fn read(
         &self,
         id: &ObjectId,
@@ -117,7 +117,7 @@ impl Origin for S3Origin {
         Ok(fetched)
     }
 
-    #[instrument(name = "origin.head", level = "debug", skip_all, fields(bucket = id.bucket(), key = id.key()))]
+    #[instrument(name = "origin.head", level = "info", skip_all, fields(bucket = id.bucket(), key = id.key()))]
     async fn head(&self, id: &ObjectId, deadline: Instant) -> Result<ObjectFacts, OriginError> {
         let head = async {
             let bucket = self.bucket(id.bucket())?;
@@ -126,7 +126,7 @@ impl Origin for S3Origin {
         self.counted(head.await)
     }
 
-    #[instrument(name = "origin.list", level = "debug", skip_all, fields(bucket, prefix))]
+    #[instrument(name = "origin.list", level = "info", skip_all, fields(bucket, prefix))]
     async fn list(
         &self,
         bucket: &str,

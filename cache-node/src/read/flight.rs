@@ -15,6 +15,7 @@ use futures::FutureExt;
 use futures::future::{BoxFuture, Shared};
 use parking_lot::Mutex;
 use tokio_util::task::TaskTracker;
+use tracing::Instrument;
 
 /// Most flights at once: past it the node has more work than its queues allow, and says so.
 const FLIGHTS_MAX: usize = 16_384;
@@ -115,11 +116,13 @@ impl<K: Hash + Eq + Clone + Send + 'static, V: Clone + Send + Sync + 'static> Fl
         F: Future<Output = V> + Send + 'static,
     {
         let landed = Landed { running: self.running.clone(), key };
-        let task = self.tasks.spawn(async move {
+        let fill = async move {
             let answer = fill.await;
             drop(landed);
             answer
-        });
+        };
+        // The fill belongs to its leader's trace; those who join see that they waited.
+        let task = self.tasks.spawn(fill.in_current_span());
         let number = self.begun.fetch_add(1, Ordering::AcqRel);
         Flight { number, answer: async move { task.await.ok() }.boxed().shared() }
     }

@@ -9,6 +9,7 @@ use bytes::{Bytes, BytesMut};
 use framecache::object::PAGE_BYTES;
 use framecache::{ByteRange, DecodeSpec, ObjectId, Page, Version};
 use tokio::time::{Instant, timeout_at};
+use tracing::Instrument;
 
 use super::{FLIGHT_MAX, ReadError, Reader, ServedFrame, in_time, landed};
 use crate::budget::Level;
@@ -157,7 +158,8 @@ impl Reader {
         self.counts.units.fetch_add(1, Ordering::Relaxed);
         let source = Arc::new(Compressed { reader: self.clone(), id: id.clone(), version: version.clone(), deadline });
         let job = DecodeJob { id: id.clone(), version, frame: 0, size: head.size, source, specs: vec![spec.clone()] };
-        let mut tensors = self.decoder.decode(job, deadline).await?;
+        let span = tracing::info_span!("decode", bucket = id.bucket(), key = id.key(), spec = %spec);
+        let mut tensors = self.decoder.decode(job, deadline).instrument(span).await?;
         let lost = || ReadError::Unavailable("a decoder gave nothing".into());
         let tensor = tensors.pop().ok_or_else(lost)??;
         let swells = tensor.head.bytes() > head.size.saturating_mul(SWELL_MAX);

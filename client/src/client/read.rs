@@ -87,13 +87,14 @@ impl Client {
                     let message = format!("{} bytes pass the client's memory: read ranges, or raise memory", whole.len());
                     return Err(Error::new(ErrorKind::TooLarge, message));
                 }
-                buffer.clear();
-                buffer.resize(whole.len() as usize, 0);
+                // Zeroed by the system where it is large: pages are touched once, by the bytes.
+                *buffer = vec![0; whole.len() as usize];
                 facts = Some(Facts { version, size: item.size });
             }
             let end = at + u64::from(item.payload_bytes);
             let from = (at - first.start()) as usize;
-            let place = buffer.get_mut(from..from + item.payload_bytes as usize).filter(|_| item.offset == at && end <= first.end());
+            let place =
+                buffer.get_mut(from..from + item.payload_bytes as usize).filter(|_| item.offset == at && end <= first.end());
             reply.payload(place.ok_or_else(|| protocol("bytes out of order"))?).await?;
             at = end;
             if item.last {
