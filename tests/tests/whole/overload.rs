@@ -55,7 +55,7 @@ async fn ten_times_too_much() {
             for outcome in client.images(&ids, spec, &batch, &call).await {
                 let told = |kind: &ErrorKind| matches!(kind, ErrorKind::Busy { .. } | ErrorKind::Timeout);
                 assert!(outcome.as_ref().err().is_none_or(|error| told(&error.kind)), "{outcome:?}");
-                if outcome.is_ok() { &right } else { &busy }.fetch_add(1, Relaxed);
+                if outcome.is_ok() { right } else { busy }.fetch_add(1, Relaxed);
             }
         }
     });
