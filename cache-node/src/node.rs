@@ -253,8 +253,9 @@ fn budget_lines(config: &Config, cache: &CacheSettings, pool: &PoolSettings) -> 
         tracing::warn!(pixels, "pictures beyond this are refused when memory is short: raise node.memory_limit");
     }
     let mut floors = [0; 4];
-    for (level, floor) in [(Level::Peek, 2 << 20), (Level::Read, 8 << 20), (Level::Decode, decode), (Level::Frames, frames)] {
-        floors[level as usize] = floor;
+    for (level, floor) in [(Level::Peek, 4 << 20), (Level::Read, 8 << 20), (Level::Decode, decode), (Level::Frames, frames)] {
+        // Where nothing is free the budget says which key is to blame.
+        floors[level as usize] = floor.max(1 << 20);
     }
     Ok(BudgetLines { total, fixed, floors })
 }

@@ -78,7 +78,8 @@ impl<K: Hash + Eq + Clone + Send + 'static, V: Clone + Send + Sync + 'static> Fl
         self.begun.load(Ordering::Acquire)
     }
 
-    /// The answer of the flight for `key`, and its number; `fill` is what it does if none runs. Dropping the call leaves the flight.
+    /// The answer of the flight for `key`, and its number; `fill` is what it does if none runs. Dropping the call leaves the
+    /// flight.
     pub(super) async fn join<F>(&self, key: K, fill: impl FnOnce() -> F) -> Result<(V, u64), Grounded>
     where
         F: Future<Output = V> + Send + 'static,

@@ -16,7 +16,8 @@ use crate::budget::Level;
 use crate::cache::{Body, Entry, EntryKey, Head, InsertHint, Judgement, frames, pages};
 use crate::decode::{DecodeError, DecodeJob, Probe, Source, SourceError, probe};
 
-/// How often a picture that was evicted between its decode and its reply is made again before the node calls itself busy.
+/// How often a picture that was larger than guessed, and evicted before there was memory for it, is made again before the node
+/// calls itself busy.
 const ROUNDS: usize = 3;
 
 /// Reserved for a held picture whose size is not known from its spec, until it is: a 1,200-pixel square.
@@ -52,7 +53,8 @@ impl Reader {
     ) -> Result<ServedFrame, ReadError> {
         self.check(id)?;
         let key = frames::key(id, 0, spec);
-        let mut expected = fixed_bytes(spec).unwrap_or_else(|| self.guess_bytes());
+        let known = fixed_bytes(spec);
+        let mut expected = known.unwrap_or_else(|| self.guess_bytes());
         for _ in 0..ROUNDS {
             let mut reservation = self.budget.reserve(Level::Frames, expected, deadline).await?;
             let version = pin.cloned().or_else(|| self.fresh_version(id));
@@ -60,17 +62,24 @@ impl Reader {
                 Some(entry) => Some(entry),
                 None => self.held_frame(id, &key, version.as_ref(), deadline).await?,
             };
-            if let Some(entry) = found {
-                expected = entry.body.bytes().len() as u64;
-                if expected <= reservation.bytes() {
-                    reservation.shrink_to(expected);
-                    return served(entry, reservation);
+            let entry = match found {
+                Some(entry) => entry,
+                None => {
+                    // The reply's memory is kept while a decoder works, as `raw` keeps it while a page is filled: decoders
+                    // have their own. But not a guess, which a crowd that waits for one small picture would hold a thousand
+                    // times.
+                    if known.is_none() {
+                        reservation.shrink_to(0);
+                    }
+                    self.decoded(id, spec, version, deadline).await?
                 }
-                continue;
+            };
+            expected = entry.body.bytes().len() as u64;
+            if expected <= reservation.bytes() {
+                reservation.shrink_to(expected);
+                return served(entry, reservation);
             }
             drop(reservation);
-            let entry = self.decoded(id, spec, version, deadline).await?;
-            expected = entry.body.bytes().len() as u64;
             if let Ok(reservation) = self.budget.try_reserve(Level::Frames, expected) {
                 return served(entry, reservation);
             }

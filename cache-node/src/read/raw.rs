@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use framecache::{ByteRange, ObjectId, Page, Version};
 use tokio::time::{Instant, timeout_at};
@@ -12,8 +11,8 @@ use crate::budget::Level;
 use crate::cache::{Body, Entry, Head, InsertHint, Judgement, Place, pages};
 use crate::origin::OriginError;
 
-/// How often an entry that was evicted between its fill and its reply is filled again before the node calls itself busy.
-const ROUNDS: usize = 3;
+/// The level of what fills hold: deeper than that of the replies which wait for them, so that no reply waits for another.
+const FILLS: Level = Level::Peek;
 
 /// What is filled by one origin request.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -71,8 +70,8 @@ impl Reader {
         Ok(entry.head)
     }
 
-    /// The head of version `pin`, whatever is current: what a pinned read goes by. What is held of it needs no word of the origin;
-    /// the bytes' own origin requests ask, with If-Match, whether it is still there.
+    /// The head of version `pin`, whatever is current: what a pinned read goes by. What is held of it needs no word of the
+    /// origin; the bytes' own origin requests ask, with If-Match, whether it is still there.
     ///
     /// # Errors
     /// `Changed` if neither this node nor the origin has that version; else as [`Reader::head`].
@@ -103,6 +102,10 @@ impl Reader {
     pub fn prefetch(self: &Arc<Self>, id: &ObjectId, page: Page, head: &Head) {
         let key = pages::key(id, page);
         if page.range().clamp(head.size).is_empty() || self.store.get_ram(&key, Some(&head.version)).is_some() {
+            return;
+        }
+        if self.budget.usage()[FILLS as usize].waiting > 0 {
+            // Nobody asked for it yet, and others wait for what they asked for.
             return;
         }
         let (reader, object, version) = (self.clone(), id.object(), head.version.clone());
@@ -137,29 +140,27 @@ impl Reader {
         let key = pages::key(id, page);
         let part = page.range().clamp(head.size).intersect(range);
         let page_bytes = page.range().clamp(head.size).len();
-        for _ in 0..ROUNDS {
-            let mut reservation = self.budget.reserve(Level::Read, page_bytes, deadline).await?;
-            let found = match self.store.get_ram(&key, Some(&head.version)) {
-                Some(entry) => Some(entry),
-                None => self.held(&key, Some(&head.version), deadline).await?,
-            };
-            if let Some(bytes) = found.and_then(|entry| pages::slice(&entry, page, part)) {
-                reservation.shrink_to(part.len());
-                return Ok(Served { bytes, reservation });
-            }
-            drop(reservation);
-            let entry = self.fill_part(id, page, part, head, deadline).await?;
-            // Taken at once if there is room; else it waits in the cache, not in a queue of ours.
-            if let Ok(reservation) = self.budget.try_reserve(Level::Read, part.len()) {
-                let bytes = match &entry.body {
+        let mut reservation = self.budget.reserve(Level::Read, page_bytes, deadline).await?;
+        let found = match self.store.get_ram(&key, Some(&head.version)) {
+            Some(entry) => Some(entry),
+            None => self.held(&key, Some(&head.version), deadline).await?,
+        };
+        let held = found.and_then(|entry| pages::slice(&entry, page, part));
+        let bytes = match held {
+            Some(bytes) => Some(bytes),
+            // The reply's memory is kept meanwhile, and what was filled is its own at once: were it left to the cache until
+            // there is memory, a crowd would evict each other's pages, fill for ever and answer nobody.
+            None => {
+                let entry = self.fill_part(id, page, part, head, deadline).await?;
+                match &entry.body {
                     Body::Raw(bytes) if bytes.len() as u64 == part.len() && part.len() != page_bytes => Some(bytes.clone()),
                     _ => pages::slice(&entry, page, part),
-                };
-                let bytes = bytes.ok_or_else(|| ReadError::Unavailable("a fill ended short".into()))?;
-                return Ok(Served { bytes, reservation });
+                }
             }
-        }
-        Err(ReadError::Busy { retry_after: Duration::from_millis(100) })
+        };
+        let bytes = bytes.ok_or_else(|| ReadError::Unavailable("a fill ended short".into()))?;
+        reservation.shrink_to(part.len());
+        Ok(Served { bytes, reservation })
     }
 
     /// Fills the page that holds `part`, or, if no tier would take it, `part` alone.
@@ -209,8 +210,8 @@ impl Reader {
         self.filled(fill, purpose, |_| true, deadline).await
     }
 
-    /// The answer of a fill, own or joined. One that was under way before this call asked is an answer only if `current` says so of
-    /// its head; it is none if there was nothing yet, or its own time was up.
+    /// The answer of a fill, own or joined. One that was under way before this call asked is an answer only if `current`
+    /// says so of its head; it is none if there was nothing yet, or its own time was up.
     async fn filled(
         self: &Arc<Self>,
         mut fill: Fill,
@@ -273,7 +274,7 @@ impl Reader {
         if let Some(entry) = self.store.get_ram(&key, pin.as_ref()).filter(|_| pin.is_some()) {
             return Ok(entry);
         }
-        let reservation = self.budget.reserve(Level::Read, page.range().len(), deadline).await?;
+        let reservation = self.budget.reserve(FILLS, page.range().len(), deadline).await?;
         if purpose == Purpose::Reply {
             self.store.room().await;
         }
@@ -298,7 +299,7 @@ impl Reader {
     }
 
     async fn fill_exact(&self, object: &ObjectId, range: ByteRange, version: &Version, deadline: Instant) -> FillResult {
-        let _reservation = self.budget.reserve(Level::Read, range.len(), deadline).await?;
+        let _reservation = self.budget.reserve(FILLS, range.len(), deadline).await?;
         self.counts.fills.fetch_add(1, Ordering::Relaxed);
         let fetched_unix_ms = self.clock.now_unix_ms();
         match self.origin.read(object, range, Some(version), deadline).await {

@@ -70,7 +70,7 @@ struct Story {
 
 async fn story(seed: u64) -> Outcomes {
     let mut dice = Dice::new(seed ^ 0x5eed);
-    let faithful = seed % 4 == 0;
+    let faithful = seed.is_multiple_of(4);
     let climate = climate(seed, faithful, &mut dice);
     let story = Story { world: Arc::new(World::new(climate.clone(), seed)), freshness: climate.freshness, faithful };
     let replaces = !faithful || seed % 8 == 4;
@@ -90,7 +90,7 @@ async fn story(seed: u64) -> Outcomes {
             8..10 if replaces => story.world.origin.delete(key),
             0..55 => drop(calls.spawn(story.call(key, true, own))),
             // What is no picture is asked for as one seldom.
-            _ if dice.chance(70) => drop(calls.spawn(story.call(*dice.one_of(&KEYS[4..]), false, own))),
+            _ if dice.chance(70) => drop(calls.spawn(story.call(dice.one_of(&KEYS[4..]), false, own))),
             _ => drop(calls.spawn(story.call(key, false, own))),
         }
     }

@@ -115,8 +115,8 @@ async fn slow_requests_end() {
     cluster.stop().await;
 }
 
-/// Promise: a client that asks for much and reads nothing holds a bounded part of the memory; others are served at once, and what it
-/// held comes back when it goes.
+/// Promise: a client that asks for much and reads nothing holds a bounded part of the memory; others are served at once, and
+/// what it held comes back when it goes.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_deaf_client_harms_itself() {
     let cluster = Cluster::start(1, Options::default()).await;

@@ -1,5 +1,7 @@
 //! More than a node can hold.
 
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use framecache::wire::{FrameAsk, FramesBody, Verb};
@@ -29,22 +31,31 @@ async fn ten_times_too_much() {
     let clients: Vec<_> = (0..4).map(|_| cluster.client()).collect();
     let call = Call { timeout: Some(Duration::from_secs(20)), ..Call::default() };
     let spec = "image?size=1000x1000".parse().expect("spec");
+    let (right, busy) = (AtomicU64::new(0), AtomicU64::new(0));
     let raws = (0..200u32).map(|index| {
-        let (client, key) = (&clients[index as usize % 4], index % 100);
+        let (client, key, right, busy) = (&clients[index as usize % 4], index % 100, &right, &busy);
         async move {
             match client.read(&id(&format!("raw/{key}")), 0, None, &call).await {
-                Ok(raw) => assert!(raw.bytes == stamped(key, (3 * MIB) as usize), "bytes of raw/{key}"),
-                Err(error) => assert!(matches!(error.kind, ErrorKind::Busy { .. } | ErrorKind::Timeout), "{error}"),
+                Ok(raw) => {
+                    assert!(raw.bytes == stamped(key, (3 * MIB) as usize), "bytes of raw/{key}");
+                    right.fetch_add(1, Relaxed);
+                }
+                Err(error) => {
+                    assert!(matches!(error.kind, ErrorKind::Busy { .. } | ErrorKind::Timeout), "{error}");
+                    busy.fetch_add(1, Relaxed);
+                }
             }
         }
     });
     let pictures = clients.iter().map(|client| {
-        let (ids, spec) = ((0..100).map(|index| id(&format!("jpg/{index}"))).collect::<Vec<_>>(), &spec);
+        let ids: Vec<_> = (0..100).map(|index| id(&format!("jpg/{index}"))).collect();
+        let (spec, right, busy) = (&spec, &right, &busy);
         async move {
             let batch = Batch::new(ids.len(), 1 << 30);
             for outcome in client.images(&ids, spec, &batch, &call).await {
-                let busy = |kind: &ErrorKind| matches!(kind, ErrorKind::Busy { .. } | ErrorKind::Timeout);
-                assert!(outcome.as_ref().err().is_none_or(|error| busy(&error.kind)), "{outcome:?}");
+                let told = |kind: &ErrorKind| matches!(kind, ErrorKind::Busy { .. } | ErrorKind::Timeout);
+                assert!(outcome.as_ref().err().is_none_or(|error| told(&error.kind)), "{outcome:?}");
+                if outcome.is_ok() { right } else { busy }.fetch_add(1, Relaxed);
             }
         }
     });
@@ -63,6 +74,21 @@ async fn ten_times_too_much() {
         }
     };
     watched.await;
+    let refused = cluster
+        .metrics(0)
+        .await
+        .iter()
+        .filter(|(name, _)| name.starts_with("framecache_budget_refused"))
+        .map(|(_, v)| v)
+        .sum::<f64>();
+    println!(
+        "{} right, {} busy at last, {refused} refusals, {:?}",
+        right.load(Relaxed),
+        busy.load(Relaxed),
+        cluster.node(0).reader().stats()
+    );
+    assert!(refused > 0.0, "that was no overload");
+    assert!(right.load(Relaxed) >= 300, "most is refused until its deadline: the node works, and answers nobody");
     for client in clients {
         client.close().await;
     }

@@ -38,6 +38,9 @@ async fn raw_ranges_equal_the_file() {
     cluster.stop().await;
 }
 
+/// Key, contents if there are any, and the error that it must end with.
+type Item = (&'static str, Option<Vec<u8>>, Option<ErrorKind>);
+
 /// Promise: a batch gives each good picture its exact pixels and each bad item its own typed error; a bomb is refused by its
 /// header alone.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -46,7 +49,7 @@ async fn a_bad_item_costs_itself() {
     let client = cluster.client();
     let mut loud = PLAIN.file.to_vec();
     loud.extend_from_slice(&[0; 3]);
-    let items: [(&str, Option<Vec<u8>>, Option<ErrorKind>); 11] = [
+    let items: [Item; 11] = [
         ("good-0.jpg", Some(PLAIN.file.to_vec()), None),
         ("empty.jpg", Some(Vec::new()), Some(ErrorKind::Undecodable)),
         ("zeros.jpg", Some(vec![0; 5000]), Some(ErrorKind::Undecodable)),
