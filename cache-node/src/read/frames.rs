@@ -79,7 +79,7 @@ impl Reader {
     }
 
     /// The current version, if RAM knows it and the bucket's policy trusts it.
-    fn fresh_version(&self, id: &ObjectId) -> Option<Version> {
+    pub(super) fn fresh_version(&self, id: &ObjectId) -> Option<Version> {
         let head = self.heads.get(&id.object())?;
         let judgement = self.policy(id).judge(Some(&head), self.clock.now_unix_ms());
         (judgement == Judgement::Fresh).then_some(head.version)

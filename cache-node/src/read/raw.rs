@@ -1,7 +1,7 @@
 //! Raw bytes: which version is current, and pages of exactly that version.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use framecache::{ByteRange, ObjectId, Page, Version};
@@ -19,8 +19,8 @@ const ROUNDS: usize = 3;
 /// What is filled by one origin request.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Fill {
-    /// A page, of a version if one is known.
-    Page(ObjectId, Page, Option<Version>),
+    /// A page. Of which version is not in the key: those who know one and those who must find it out share the request.
+    Page(ObjectId, Page),
     /// Bytes that no tier takes, of a version.
     Exact(ObjectId, ByteRange, Version),
     /// Whether the current version still is.
@@ -57,7 +57,7 @@ impl Reader {
         }
         let fill = match policy.judge(held.as_ref(), now) {
             Judgement::Stale => Fill::Head(object),
-            Judgement::Unknown => Fill::Page(object, near, None),
+            Judgement::Unknown => Fill::Page(object, near),
             Judgement::Fresh => match held {
                 Some(head) => {
                     self.heads.insert(&object, head.clone());
@@ -66,7 +66,7 @@ impl Reader {
                 None => Fill::Head(object),
             },
         };
-        let entry = self.filled(fill, Purpose::Reply, deadline).await?;
+        let entry = self.filled(fill, None, Purpose::Reply, deadline).await?;
         Ok(entry.head)
     }
 
@@ -90,7 +90,7 @@ impl Reader {
         if let Some(entry) = self.store.get(&pages::key(&object, near), Some(pin)).await {
             return Ok(entry.head);
         }
-        let entry = self.filled(Fill::Page(object, near, Some(pin.clone())), Purpose::Reply, deadline).await?;
+        let entry = self.filled(Fill::Page(object, near), Some(pin), Purpose::Reply, deadline).await?;
         Ok(entry.head)
     }
 
@@ -103,9 +103,8 @@ impl Reader {
         let (reader, object, version) = (self.clone(), id.object(), head.version.clone());
         self.tasks.spawn(async move {
             if reader.store.get(&key, Some(&version)).await.is_none() {
-                let fill = Fill::Page(object, page, Some(version));
                 // Whoever reads the page meets the same error, and reports it.
-                let _ = reader.filled(fill, Purpose::Reply, Instant::now() + FLIGHT_MAX).await;
+                let _ = reader.filled(Fill::Page(object, page), Some(&version), Purpose::Reply, Instant::now() + FLIGHT_MAX).await;
             }
         });
     }
@@ -169,9 +168,9 @@ impl Reader {
         let page_bytes = page.range().clamp(head.size).len();
         let fill = match self.store.place(&pages::key(id, page), page_bytes) {
             Place::Pass if part.len() < page_bytes => Fill::Exact(object, part, head.version.clone()),
-            _ => Fill::Page(object, page, Some(head.version.clone())),
+            _ => Fill::Page(object, page),
         };
-        self.filled(fill, Purpose::Reply, deadline).await
+        self.filled(fill, Some(&head.version), Purpose::Reply, deadline).await
     }
 
     /// The whole page, of `version`, for a decoder: without a reply's budget, since a flight of its own holds one.
@@ -186,28 +185,37 @@ impl Reader {
         if let Some(entry) = self.store.get(&key, Some(version)).await {
             return Ok(entry);
         }
-        let fill = Fill::Page(id.object(), page, Some(version.clone()));
-        self.filled(fill, Purpose::Decode, deadline).await
+        self.filled(Fill::Page(id.object(), page), Some(version), Purpose::Decode, deadline).await
     }
 
-    /// The answer of a fill, own or joined.
-    async fn filled(self: &Arc<Self>, fill: Fill, purpose: Purpose, deadline: Instant) -> FillResult {
-        let (reader, own) = (self.clone(), fill.clone());
-        let flight = self.fills.join(fill, || async move { reader.fill(own, purpose).await });
-        match timeout_at(deadline, flight).await {
-            Err(_) => Err(ReadError::Deadline),
-            Ok(Ok(answer)) => answer,
-            Ok(Err(Grounded::Full)) => Err(ReadError::Busy { retry_after: Duration::from_millis(200) }),
-            Ok(Err(Grounded::Lost)) => Err(ReadError::Unavailable("a fill was lost; the node's log says why".into())),
+    /// The answer of a fill, own or joined; of version `pin` if given, else of the current one.
+    async fn filled(self: &Arc<Self>, fill: Fill, pin: Option<&Version>, purpose: Purpose, deadline: Instant) -> FillResult {
+        for _ in 0..ROUNDS {
+            let led = AtomicBool::new(false);
+            let flight = self.fills.join(fill.clone(), || {
+                led.store(true, Ordering::Relaxed);
+                let (reader, own, pin) = (self.clone(), fill.clone(), pin.cloned());
+                async move { reader.fill(own, pin, purpose).await }
+            });
+            let answer = match timeout_at(deadline, flight).await {
+                Err(_) => return Err(ReadError::Deadline),
+                Ok(Err(Grounded::Full)) => return Err(ReadError::Busy { retry_after: Duration::from_millis(200) }),
+                Ok(Err(Grounded::Lost)) => return Err(ReadError::Unavailable("a fill was lost; the node's log says why".into())),
+                Ok(Ok(answer)) => answer,
+            };
+            if led.into_inner() || answers(&fill, &answer, pin) {
+                return answer;
+            }
         }
+        Err(ReadError::Busy { retry_after: Duration::from_millis(100) })
     }
 
     /// One fill, on the node's task set.
-    async fn fill(self: Arc<Self>, fill: Fill, purpose: Purpose) -> FillResult {
+    async fn fill(self: Arc<Self>, fill: Fill, pin: Option<Version>, purpose: Purpose) -> FillResult {
         let deadline = Instant::now() + FLIGHT_MAX;
         match fill {
             Fill::Head(object) => self.fill_head(&object, deadline).await,
-            Fill::Page(object, page, pin) => self.fill_page(&object, page, pin, purpose, deadline).await,
+            Fill::Page(object, page) => self.fill_page(&object, page, pin, purpose, deadline).await,
             Fill::Exact(object, range, version) => self.fill_exact(&object, range, &version, deadline).await,
         }
     }
@@ -231,9 +239,11 @@ impl Reader {
         deadline: Instant,
     ) -> FillResult {
         let key = pages::key(object, page);
-        // Another flight may have landed between the look-up and this one's start.
-        if let Some(entry) = self.store.get_ram(&key, pin.as_ref()).filter(|_| pin.is_some()) {
-            return Ok(entry);
+        // Another flight may have landed between the look-up and this one's start, and have found the version out.
+        if let Some(version) = pin.clone().or_else(|| self.fresh_version(object)) {
+            if let Some(entry) = self.store.get_ram(&key, Some(&version)) {
+                return Ok(entry);
+            }
         }
         let reservation = self.budget.reserve(Level::Read, page.range().len(), deadline).await?;
         if purpose == Purpose::Reply {
@@ -280,5 +290,37 @@ impl Reader {
             }
             other => other.into(),
         }
+    }
+}
+
+/// Whether the answer of another's flight is one for `pin` too: a page's flight may have been for another version.
+fn answers(fill: &Fill, answer: &FillResult, pin: Option<&Version>) -> bool {
+    match (fill, answer) {
+        (Fill::Page(..), Ok(entry)) => pin.is_none_or(|pin| *pin == entry.head.version),
+        (Fill::Page(..), Err(ReadError::Changed { old, .. })) => pin == Some(old),
+        _ => true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+
+    /// Promise: whoever joins a page's flight takes its answer only if it is of the version asked for.
+    #[test]
+    fn answers_are_of_the_version_asked_for() {
+        let version = |text| Version::new(text).expect("version");
+        let object: ObjectId = "s3://b/k".parse().expect("object");
+        let page = Fill::Page(object.clone(), Page::new(0));
+        let (one, two) = (version("1"), version("2"));
+        let head = Head { version: one.clone(), size: 1, fetched_unix_ms: 0 };
+        let found: FillResult = Ok(Entry { head, body: Body::Raw(Bytes::from_static(b"x")) });
+        assert_eq!([None, Some(&one), Some(&two)].map(|pin| answers(&page, &found, pin)), [true, true, false]);
+        let changed: FillResult = Err(ReadError::Changed { old: one.clone(), new: Some(two.clone()) });
+        assert_eq!([None, Some(&one), Some(&two)].map(|pin| answers(&page, &changed, pin)), [false, true, false]);
+        assert!(answers(&page, &Err(ReadError::NotFound), Some(&two)));
+        assert!(answers(&Fill::Head(object), &changed, None));
     }
 }
