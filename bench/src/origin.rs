@@ -41,11 +41,6 @@ impl Origin {
         counts.gets + counts.heads + counts.lists
     }
 
-    /// GETs of one key so far.
-    pub fn gets(&self, key: &str) -> u64 {
-        self.folder.requests().get(key).copied().unwrap_or(0)
-    }
-
     /// GETs by key so far.
     pub fn all_gets(&self) -> std::collections::HashMap<String, u64> {
         self.folder.requests()

@@ -36,12 +36,14 @@ pub struct Figure {
     rounds: Vec<f64>,
     against: String,
     target: Option<Target>,
+    /// The target is for every round, not for the median.
+    always: bool,
 }
 
 impl Figure {
     /// A figure of these rounds, in order.
     pub fn new(name: impl Into<String>, unit: &'static str, better: Better, rounds: Vec<f64>) -> Self {
-        Self { name: name.into(), unit, better, rounds, against: String::new(), target: None }
+        Self { name: name.into(), unit, better, rounds, against: String::new(), target: None, always: false }
     }
 
     /// A count or a single reading.
@@ -52,6 +54,12 @@ impl Figure {
     /// What it is compared with.
     pub fn against(mut self, what: impl Into<String>) -> Self {
         self.against = what.into();
+        self
+    }
+
+    /// Its target is for the worst round: for what is promised each time, such as a count.
+    pub fn always(mut self) -> Self {
+        self.always = true;
         self
     }
 
@@ -80,17 +88,18 @@ impl Figure {
     }
 
     fn verdict(&self) -> Option<bool> {
-        self.target.map(|target| target.holds(self.median()))
+        self.target.map(|target| target.holds(if self.always { self.worst() } else { self.median() }))
     }
 
     /// What stands behind the number: the comparator, and the target with its verdict.
     fn note(&self) -> String {
-        let target = self.target.map(|target| {
-            let word = if target.holds(self.median()) { "holds" } else { "misses" };
-            match target {
-                Target::AtLeast(bound) => format!("target ≥ {bound}: {word}"),
-                Target::AtMost(bound) => format!("target ≤ {bound}: {word}"),
-            }
+        let target = self.target.zip(self.verdict()).map(|(target, holds)| {
+            let (sign, bound) = match target {
+                Target::AtLeast(bound) => ("≥", bound),
+                Target::AtMost(bound) => ("≤", bound),
+            };
+            let each = if self.always { " each round" } else { "" };
+            format!("target {sign} {}{each}: {}", short(bound), if holds { "holds" } else { "misses" })
         });
         let parts = [Some(self.against.clone()).filter(|text| !text.is_empty()), target];
         parts.into_iter().flatten().collect::<Vec<_>>().join("; ")
@@ -221,6 +230,8 @@ mod tests {
         assert_eq!(figure.json()["rounds"], json!([3.0, 1.0, 2.0]));
         let figure = Figure::new("f", "x", Better::Lower, vec![3.0, 1.0]).at_most(1.9);
         assert_eq!((figure.worst(), figure.verdict()), (3.0, Some(false)));
+        let figure = Figure::new("f", "x", Better::Lower, vec![1.0, 1.0, 2.0]).at_most(1.0);
+        assert_eq!((figure.verdict(), figure.always().verdict()), (Some(true), Some(false)));
     }
 
     /// Promise: a run is noisy when others used more than 0.2 cores.
