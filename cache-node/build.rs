@@ -7,5 +7,10 @@ fn main() {
     println!("cargo:rerun-if-changed=build.rs");
     // Exported by turbojpeg-sys (`links = "turbojpeg"`) to direct dependents only, which is why it is one.
     let include = env::var("DEP_TURBOJPEG_INCLUDE").expect("turbojpeg-sys exports its include folder");
-    cc::Build::new().file("src/decode/jpeg.c").includes(include.split(',')).opt_level(2).warnings(true).compile("framecache_jpeg");
+    cc::Build::new()
+        .file("src/decode/jpeg.c")
+        .includes(include.split(','))
+        .opt_level(2)
+        .warnings(true)
+        .compile("framecache_jpeg");
 }

@@ -159,7 +159,8 @@ fn announce(nodes: &[Node], origin: SocketAddr, arguments: &Arguments) -> anyhow
     }
     if let Some(file) = &arguments.ready_file {
         let part = file.with_extension("part");
-        std::fs::write(&part, ready.to_string()).and_then(|()| std::fs::rename(&part, file))
+        std::fs::write(&part, ready.to_string())
+            .and_then(|()| std::fs::rename(&part, file))
             .with_context(|| format!("--ready-file {}: cannot be written", file.display()))?;
     }
     Ok(())

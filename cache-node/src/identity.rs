@@ -44,11 +44,7 @@ impl Identity {
     /// From the operator's PEM files.
     pub fn from_files(ca: &Path, cert: &Path, key: &Path) -> Result<Self, IdentityError> {
         let wrong = |error: framecache::Error| IdentityError::Tls(error.message);
-        Ok(Self {
-            chain: tls::certificates(cert).map_err(wrong)?,
-            key: tls::private_key(key).map_err(wrong)?,
-            ca: ca.to_owned(),
-        })
+        Ok(Self { chain: tls::certificates(cert).map_err(wrong)?, key: tls::private_key(key).map_err(wrong)?, ca: ca.to_owned() })
     }
 
     /// A fresh certificate for `names` (host names and addresses), signed by the local authority.
@@ -110,8 +106,10 @@ fn authority_key(ca: &Path) -> Result<KeyPair, IdentityError> {
     let key_file = ca.with_extension("key");
     if key_file.exists() && ca.exists() {
         let text = fs::read_to_string(&key_file).map_err(at(&key_file))?;
-        return KeyPair::from_pem(&text)
-            .map_err(|e| IdentityError::File { path: key_file, cause: io::Error::other(format!("{e}; remove it to make a new one")) });
+        return KeyPair::from_pem(&text).map_err(|e| IdentityError::File {
+            path: key_file,
+            cause: io::Error::other(format!("{e}; remove it to make a new one")),
+        });
     }
     let key = KeyPair::generate().map_err(|error| IdentityError::Tls(error.to_string()))?;
     let certificate = authority_params().self_signed(&key).map_err(|error| IdentityError::Tls(error.to_string()))?;

@@ -131,12 +131,31 @@ impl Node {
         let stop = CancellationToken::new();
         tasks.spawn(serve::quic::accept(endpoint.clone(), service.clone(), stop.clone()));
         let admin_address = admin.local_addr()?;
-        let state = AdminState { registry, readiness: readiness.clone(), info: Arc::new(AdminInfo { node_id: config.node.id.clone(), version: env!("CARGO_PKG_VERSION") }) };
+        let state = AdminState {
+            registry,
+            readiness: readiness.clone(),
+            info: Arc::new(AdminInfo { node_id: config.node.id.clone(), version: env!("CARGO_PKG_VERSION") }),
+        };
         tasks.spawn(admin::serve(admin, state, stop.clone()));
         drop(starting);
         let (id, drain) = (config.node.id.clone(), config.cluster.drain);
         tracing::info!(node = id, %quic, admin = %admin_address, "node answers");
-        Ok(Self { id, quic, admin: admin_address, ca, row, service, reader, store, pool, endpoint, readiness, stop, tasks, drain })
+        Ok(Self {
+            id,
+            quic,
+            admin: admin_address,
+            ca,
+            row,
+            service,
+            reader,
+            store,
+            pool,
+            endpoint,
+            readiness,
+            stop,
+            tasks,
+            drain,
+        })
     }
 
     /// Its row in a view.
@@ -258,7 +277,8 @@ fn policy(config: &Config) -> anyhow::Result<Policy> {
     match &config.auth.policy {
         AuthPolicy::AllowAll => Ok(Policy::AllowAll),
         AuthPolicy::File(path) => {
-            let text = std::fs::read_to_string(path).with_context(|| format!("auth.policy = {:?} cannot be read", path.display()))?;
+            let text =
+                std::fs::read_to_string(path).with_context(|| format!("auth.policy = {:?} cannot be read", path.display()))?;
             Ok(Policy::parse(&text)?)
         }
     }
@@ -320,14 +340,20 @@ fn about(
         line("memory", format!("{} of {} bytes reserved", memory, budget.total()));
         let cache = store.stats();
         line("ram", format!("{} bytes raw, {} bytes decoded", cache.ram_raw_bytes, cache.ram_decoded_bytes));
-        line("disk", match &cache.disk_off {
-            Some(reason) => format!("off: {reason}"),
-            None if cache.disk_capacity_bytes == 0 => "none".into(),
-            None => format!("{} of {} bytes", cache.disk_held_bytes, cache.disk_capacity_bytes),
-        });
+        line(
+            "disk",
+            match &cache.disk_off {
+                Some(reason) => format!("off: {reason}"),
+                None if cache.disk_capacity_bytes == 0 => "none".into(),
+                None => format!("{} of {} bytes", cache.disk_held_bytes, cache.disk_capacity_bytes),
+            },
+        );
         let (reads, decode, origin) = (reader.stats(), pool.stats(), origin.stats().snapshot());
         line("fills", format!("{} pages, {} decoded, {} joined", reads.fills, reads.units, reads.joined));
-        line("decode", format!("{} workers, {} jobs, {} deaths", decode.workers, decode.jobs, decode.deaths_judged + decode.deaths_lost));
+        line(
+            "decode",
+            format!("{} workers, {} jobs, {} deaths", decode.workers, decode.jobs, decode.deaths_judged + decode.deaths_lost),
+        );
         line("origin", format!("{} requests, {} retries", origin.requests, origin.retries));
         lines
     }

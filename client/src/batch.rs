@@ -8,6 +8,7 @@ use parking_lot::Mutex;
 
 use crate::error::{Error, ErrorKind};
 use crate::frame::TensorHead;
+use crate::zeroed::Zeroed;
 
 /// Memory of somebody else's, such as an `out=` array.
 ///
@@ -50,21 +51,21 @@ struct Block {
 
 #[derive(Debug)]
 enum Memory {
-    Own(Box<[u8]>),
+    Own(Zeroed),
     External(External),
 }
 
 impl Memory {
     fn pointer(&mut self) -> *mut u8 {
         match self {
-            Memory::Own(memory) => memory.as_mut_ptr(),
+            Memory::Own(memory) => memory.pointer(),
             Memory::External(external) => external.pointer,
         }
     }
 
     fn bytes(&self) -> &[u8] {
         match self {
-            Memory::Own(memory) => memory,
+            Memory::Own(memory) => memory.bytes(),
             // SAFETY: valid for `bytes` bytes as long as the batch lives (see `External`).
             Memory::External(external) => unsafe { std::slice::from_raw_parts(external.pointer, external.bytes) },
         }
@@ -72,7 +73,7 @@ impl Memory {
 
     fn bytes_mut(&mut self) -> &mut [u8] {
         match self {
-            Memory::Own(memory) => memory,
+            Memory::Own(memory) => memory.bytes_mut(),
             // SAFETY: as in `bytes`; `self` is exclusive.
             Memory::External(external) => unsafe { std::slice::from_raw_parts_mut(external.pointer, external.bytes) },
         }
@@ -84,7 +85,7 @@ struct Slot {
     writing: bool,
     head: Option<TensorHead>,
     /// Pixels outside the block.
-    own: Option<Box<[u8]>>,
+    own: Option<Zeroed>,
 }
 
 impl Batch {
@@ -102,9 +103,10 @@ impl Batch {
     pub fn fixed(count: usize, shape: [u32; 3]) -> Result<Self, Error> {
         let slot_bytes = slot_bytes(shape);
         let bytes = slot_bytes.checked_mul(count).filter(|&bytes| isize::try_from(bytes).is_ok());
-        let bytes = bytes.ok_or_else(|| Error::new(ErrorKind::TooLarge, format!("{count} pictures of {shape:?} pass all memory")))?;
+        let bytes =
+            bytes.ok_or_else(|| Error::new(ErrorKind::TooLarge, format!("{count} pictures of {shape:?} pass all memory")))?;
         let batch = Self::new(count, 0);
-        let memory = Memory::Own(vec![0; bytes].into_boxed_slice());
+        let memory = Memory::Own(Zeroed::new(bytes));
         batch.state.lock().block = Some(Block { shape, slot_bytes, memory });
         Ok(batch)
     }
@@ -148,7 +150,7 @@ impl Batch {
             return Err(protocol("slot answered twice"));
         }
         if state.block.is_none() && head.bytes().saturating_mul(count as u64) <= self.block_bytes_max {
-            let memory = Memory::Own(vec![0; bytes * count].into_boxed_slice());
+            let memory = Memory::Own(Zeroed::new(bytes * count));
             state.block = Some(Block { shape: head.shape, slot_bytes: bytes, memory });
         }
         let pointer = match &mut state.block {
@@ -158,7 +160,7 @@ impl Batch {
                 let message = format!("picture has shape {:?}, but out has {shape:?}", head.shape);
                 return Err(Error::new(ErrorKind::Invalid, message));
             }
-            _ => slot.own.insert(vec![0; bytes].into_boxed_slice()).as_mut_ptr(),
+            _ => slot.own.insert(Zeroed::new(bytes)).pointer(),
         };
         slot.writing = true;
         Ok(Place { batch: self, index, head, pointer, bytes, done: false })
@@ -229,8 +231,11 @@ impl Drop for Place<'_> {
 #[derive(Debug)]
 pub struct Pictures {
     block: Option<Block>,
-    slots: Vec<(Option<TensorHead>, Option<Box<[u8]>>)>,
+    slots: Vec<Filled>,
 }
+
+/// A slot's picture, if it arrived, and its pixels, if they are outside the block.
+type Filled = (Option<TensorHead>, Option<Zeroed>);
 
 impl Pictures {
     /// Number of slots.
@@ -252,7 +257,7 @@ impl Pictures {
     pub fn pixels(&self, index: usize) -> Option<&[u8]> {
         match self.slots.get(index)? {
             (None, _) => None,
-            (Some(_), Some(own)) => Some(own),
+            (Some(_), Some(own)) => Some(own.bytes()),
             (Some(_), None) => {
                 let block = self.block.as_ref()?;
                 block.memory.bytes().get(index * block.slot_bytes..)?.get(..block.slot_bytes)
@@ -264,7 +269,7 @@ impl Pictures {
     /// if there is no block.
     pub fn slot_mut(&mut self, index: usize) -> Option<([u32; 3], &mut [u8])> {
         match self.slots.get_mut(index)? {
-            (Some(head), Some(own)) => Some((head.shape, own)),
+            (Some(head), Some(own)) => Some((head.shape, own.bytes_mut())),
             _ => {
                 let block = self.block.as_mut()?;
                 let (shape, at) = (block.shape, index * block.slot_bytes);
@@ -327,7 +332,12 @@ mod tests {
 
     fn head(height: u32, width: u32) -> TensorHead {
         TensorHead {
-            shape: [height, width, 3], dtype: Dtype::U8, layout: Layout::Hwc, source: (9, 9), orientation: 1, pts_seconds: 0.0,
+            shape: [height, width, 3],
+            dtype: Dtype::U8,
+            layout: Layout::Hwc,
+            source: (9, 9),
+            orientation: 1,
+            pts_seconds: 0.0,
         }
     }
 

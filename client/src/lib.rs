@@ -37,6 +37,7 @@ pub mod spec;
 pub mod tls;
 pub mod view;
 pub mod wire;
+mod zeroed;
 
 pub use batch::{Batch, Pictures};
 pub use client::{Call, Client, Raw};

@@ -324,7 +324,9 @@ mod tests {
     /// Promise: text and value are one to one, also where a key holds the member mark.
     #[test]
     fn address_round_trips() {
-        for text in ["s3://abc/k", "s3://abc/a/b c/ü.jpg", "s3://abc/odd%21/x.tar!/m/1.jpg", "s3://abc/a!b", "s3://abc/t.tar!/a!/b"] {
+        for text in
+            ["s3://abc/k", "s3://abc/a/b c/ü.jpg", "s3://abc/odd%21/x.tar!/m/1.jpg", "s3://abc/a!b", "s3://abc/t.tar!/a!/b"]
+        {
             let id: ObjectId = text.parse().expect("parse");
             assert_eq!(id.to_string(), text);
         }

@@ -171,7 +171,7 @@ mod tests {
     fn parts_fit_one_send() {
         for segment in 1..=65_507 {
             let part = part_bytes(segment);
-            assert!(part <= SEND_BYTES_MAX && part % segment == 0 && part > 0, "{segment}");
+            assert!(part <= SEND_BYTES_MAX && part.is_multiple_of(segment) && part > 0, "{segment}");
         }
     }
 

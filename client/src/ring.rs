@@ -101,7 +101,13 @@ mod tests {
         let mut view = View::default();
         for (id, weight) in weights {
             let row = NodeRow {
-                id: (*id).into(), quic: String::new(), weight: *weight, incarnation: 1, version: 1, state: 1, roles: Vec::new(),
+                id: (*id).into(),
+                quic: String::new(),
+                weight: *weight,
+                incarnation: 1,
+                version: 1,
+                state: 1,
+                roles: Vec::new(),
             };
             view.merge(row).expect("merge");
         }

@@ -38,7 +38,9 @@ pub fn after_failure(kind: &ErrorKind, attempt: u32, left: Duration, random: u64
     }
     let backoff = BACKOFF_FIRST.saturating_mul(1 << attempt.min(10)).min(BACKOFF_MAX);
     let step = match kind {
-        ErrorKind::Busy { retry_after } => Step::Again { after: *retry_after / 2 + jitter((*retry_after).max(BACKOFF_FIRST), random) },
+        ErrorKind::Busy { retry_after } => {
+            Step::Again { after: *retry_after / 2 + jitter((*retry_after).max(BACKOFF_FIRST), random) }
+        }
         ErrorKind::Timeout => return Step::GiveUp,
         _ if attempt == 1 => Step::Next { after: Duration::ZERO },
         _ => Step::Next { after: jitter(backoff, random) },

@@ -302,12 +302,8 @@ impl Given {
             filter: self.filter.unwrap_or(plain.filter),
         };
         match (spec.resize, spec.crop) {
-            (Resize::Short(short), Some(crop)) if crop > short => {
-                Err(SpecError::Crop { crop, width: short, height: short })
-            }
-            (Resize::Size(width, height), Some(crop)) if crop > width.min(height) => {
-                Err(SpecError::Crop { crop, width, height })
-            }
+            (Resize::Short(short), Some(crop)) if crop > short => Err(SpecError::Crop { crop, width: short, height: short }),
+            (Resize::Size(width, height), Some(crop)) if crop > width.min(height) => Err(SpecError::Crop { crop, width, height }),
             _ => Ok(spec),
         }
     }
@@ -393,8 +389,17 @@ mod tests {
     #[test]
     fn wrong_specs_are_refused() {
         for text in [
-            "", "img", "image?short", "image?short=0", "image?short=70000", "image?size=3", "image?short=1&short=2",
-            "image?short=5&size=1x1", "image?short=200&crop=224", "image?nope=1", "image?filter=cubic",
+            "",
+            "img",
+            "image?short",
+            "image?short=0",
+            "image?short=70000",
+            "image?size=3",
+            "image?short=1&short=2",
+            "image?short=5&size=1x1",
+            "image?short=200&crop=224",
+            "image?nope=1",
+            "image?filter=cubic",
         ] {
             assert!(text.parse::<ImageSpec>().is_err(), "{text}");
         }

@@ -43,7 +43,9 @@ pub fn local_ca() -> Option<PathBuf> {
 pub fn client(files: &TlsFiles, host: &str) -> Result<quinn::ClientConfig, Error> {
     let mut roots = rustls::RootCertStore::empty();
     for certificate in certificates(&authority(files, host)?)? {
-        roots.add(certificate).map_err(|error| invalid(format!("the CA file holds a certificate that is not usable: {error}")))?;
+        roots
+            .add(certificate)
+            .map_err(|error| invalid(format!("the CA file holds a certificate that is not usable: {error}")))?;
     }
     let builder = rustls::ClientConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&rustls::version::TLS13])
@@ -70,7 +72,9 @@ fn authority(files: &TlsFiles, host: &str) -> Result<PathBuf, Error> {
         return Err(invalid(format!("no CA given for {host}: set ca= (or FRAMECACHE_CA) to the cluster's ca.pem")));
     }
     local_ca().filter(|path| path.exists()).ok_or_else(|| {
-        invalid("no CA given, and no local node has written one: start `framecache-node dev`, or set ca= (or FRAMECACHE_CA)".into())
+        invalid(
+            "no CA given, and no local node has written one: start `framecache-node dev`, or set ca= (or FRAMECACHE_CA)".into(),
+        )
     })
 }
 

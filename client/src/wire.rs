@@ -7,12 +7,17 @@
 //! [`Header`] and [`ItemHead`] never change shape: new fields go into `ext`. A verb's body may be replaced only with a new verb
 //! or a new ALPN version.
 
+mod body;
 pub mod codec;
 #[cfg(test)]
 mod golden;
+mod payload;
 pub mod stream;
 
 use rkyv::{Archive, Deserialize, Serialize};
+
+pub use body::*;
+pub use payload::*;
 
 /// ALPN names that a node offers, newest first: N and, once there is one, N − 1.
 pub const ALPN: &[&[u8]] = &[b"framecache/1"];
@@ -85,8 +90,19 @@ pub enum Verb {
 impl Verb {
     /// Every verb, by number.
     pub const ALL: [Verb; 13] = [
-        Verb::Read, Verb::Frames, Verb::Decode, Verb::Peek, Verb::Stat, Verb::List, Verb::Index, Verb::Warm, Verb::View, Verb::Plan,
-        Verb::Keep, Verb::Explain, Verb::Auth,
+        Verb::Read,
+        Verb::Frames,
+        Verb::Decode,
+        Verb::Peek,
+        Verb::Stat,
+        Verb::List,
+        Verb::Index,
+        Verb::Warm,
+        Verb::View,
+        Verb::Plan,
+        Verb::Keep,
+        Verb::Explain,
+        Verb::Auth,
     ];
 
     /// The verb of that number.
@@ -157,8 +173,22 @@ impl Status {
     pub fn from_number(number: u16) -> Self {
         use Status::*;
         let all = [
-            Ok, NotFound, Denied, NotConfigured, Changed, Undecodable, Unsupported, TooLarge, Busy, Timeout, Leaving, UnknownVerb,
-            Malformed, Unavailable, Internal, OutOfRange,
+            Ok,
+            NotFound,
+            Denied,
+            NotConfigured,
+            Changed,
+            Undecodable,
+            Unsupported,
+            TooLarge,
+            Busy,
+            Timeout,
+            Leaving,
+            UnknownVerb,
+            Malformed,
+            Unavailable,
+            Internal,
+            OutOfRange,
         ];
         all.into_iter().find(|status| *status as u16 == number).unwrap_or(Internal)
     }
@@ -245,139 +275,6 @@ pub struct Header {
     pub ext: Ext,
 }
 
-/// Body of [`Verb::Read`]: bytes `[start, start + length)` of an object, cut at its end.
-#[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
-pub struct ReadBody {
-    /// The object's address.
-    pub uri: String,
-    /// First byte.
-    pub start: u64,
-    /// Number of bytes.
-    pub length: u64,
-}
-
-/// One wanted picture or frame of a [`FramesBody`].
-#[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
-pub struct FrameAsk {
-    /// The caller's slot.
-    pub index: u32,
-    /// Which try of that slot this is.
-    pub attempt: u16,
-    /// Which of the request's specs.
-    pub spec: u16,
-    /// The picture's or video's address.
-    pub uri: String,
-    /// The pinned version. Empty: none.
-    pub version: String,
-}
-
-/// Body of [`Verb::Frames`]: a batch for one owner.
-#[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
-pub struct FramesBody {
-    /// Decode specs as text.
-    pub specs: Vec<String>,
-    /// What is wanted.
-    pub items: Vec<FrameAsk>,
-}
-
-/// Body of [`Verb::Decode`]: one decode unit of one version, several specs.
-#[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
-pub struct DecodeBody {
-    /// The picture's or video's address; its version is in the header.
-    pub uri: String,
-    /// First frame of the unit; 0 for a picture.
-    pub unit: u64,
-    /// Decode specs as text.
-    pub specs: Vec<String>,
-}
-
-/// Body of [`Verb::Peek`]: a page, or a frame where `spec` is not empty. The version is in the header.
-#[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
-pub struct PeekBody {
-    /// The object's address.
-    pub uri: String,
-    /// Page or frame index.
-    pub index: u64,
-    /// Decode spec as text; empty for a raw page.
-    pub spec: String,
-}
-
-/// Body of [`Verb::Stat`] and of [`Verb::Warm`]: objects, and for `Warm` a spec (empty: raw bytes).
-#[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
-pub struct ObjectsBody {
-    /// Addresses.
-    pub uris: Vec<String>,
-    /// Decode spec as text; may be empty.
-    pub spec: String,
-}
-
-/// Body of [`Verb::List`].
-#[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
-pub struct ListBody {
-    /// `s3://bucket/` and any beginning of a key.
-    pub prefix: String,
-    /// The last key of the page before; empty for the first.
-    pub after: String,
-    /// Most entries wanted, at most [`LIST_ITEMS_MAX`].
-    pub limit: u32,
-}
-
-/// Body of [`Verb::Index`]: entries `[start, start + count)` of an index.
-#[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
-pub struct IndexBody {
-    /// The indexed object's address.
-    pub uri: String,
-    /// What kind of index: `tar`, `mds`, `video`, `dataset`.
-    pub kind: String,
-    /// First entry.
-    pub start: u64,
-    /// Number of entries.
-    pub count: u64,
-}
-
-/// Body of [`Verb::View`].
-#[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
-pub struct ViewBody {
-    /// The view that the caller has; 0 for none.
-    pub known: u64,
-}
-
-/// Body of [`Verb::Plan`]: what a loader will ask next, in order.
-#[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
-pub struct PlanBody {
-    /// The loader.
-    pub loader: u64,
-    /// Addresses.
-    pub uris: Vec<String>,
-    /// Decode spec as text; may be empty.
-    pub spec: String,
-}
-
-/// Body of [`Verb::Keep`].
-#[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
-pub struct KeepBody {
-    /// An object, or a prefix ending in `/`.
-    pub uri: String,
-    /// 0 unpin, 1 pin, 2 evict.
-    pub action: u8,
-}
-
-/// Body of [`Verb::Explain`].
-#[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
-pub struct ExplainBody {
-    /// The object's address.
-    pub uri: String,
-    /// Decode spec as text; empty for raw bytes.
-    pub spec: String,
-}
-
-/// Body of [`Verb::Auth`].
-#[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
-pub struct AuthBody {
-    /// A bearer token.
-    pub token: String,
-}
-
 /// What every item of a reply begins with.
 #[derive(Clone, Debug, Default, PartialEq, Archive, Serialize, Deserialize)]
 pub struct ItemHead {
@@ -422,74 +319,4 @@ pub struct TensorItem {
     pub source: [u32; 2],
     /// Presentation time.
     pub pts_seconds: f64,
-}
-
-/// One member of a view, in the reply to [`Verb::View`].
-#[derive(Clone, Debug, PartialEq, Archive, Serialize, Deserialize)]
-pub struct NodeRow {
-    /// The node's name.
-    pub id: String,
-    /// Host or address, and port, where it speaks QUIC. A host of `0.0.0.0` or `::` means: where you reached the sender.
-    pub quic: String,
-    /// Share of keys, absolute.
-    pub weight: u32,
-    /// Moves with each start of the node.
-    pub incarnation: u64,
-    /// Moves with each change of the row.
-    pub version: u64,
-    /// 0 joining, 1 serving, 2 leaving, 3 gone.
-    pub state: u8,
-    /// Roles, e.g. `cache`, `decode`.
-    pub roles: Vec<String>,
-}
-
-/// Payload of the reply to [`Verb::View`].
-#[derive(Clone, Debug, PartialEq, Archive, Serialize, Deserialize)]
-pub struct ViewPayload {
-    /// Hash of the members.
-    pub view_id: u64,
-    /// All rows.
-    pub nodes: Vec<NodeRow>,
-}
-
-/// One object in the reply to [`Verb::List`].
-#[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
-pub struct ListRow {
-    /// Key inside the bucket.
-    pub key: String,
-    /// Bytes.
-    pub size: u64,
-    /// Version.
-    pub version: String,
-}
-
-/// Payload of the reply to [`Verb::List`].
-#[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
-pub struct ListPayload {
-    /// Objects, in key order.
-    pub rows: Vec<ListRow>,
-    /// Whether more follow the last row.
-    pub more: bool,
-}
-
-/// Payload of the reply to [`Verb::Stat`], one item an object.
-#[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
-pub struct StatPayload {
-    /// Name of the media format by content, empty if not a known one.
-    pub format: String,
-    /// Pixels; 0 if not a picture.
-    pub width: u32,
-    /// Pixels; 0 if not a picture.
-    pub height: u32,
-    /// EXIF orientation, 1 to 8.
-    pub orientation: u8,
-    /// Bytes that decoding it takes.
-    pub decode_bytes: u64,
-}
-
-/// Payload of the reply to [`Verb::Explain`].
-#[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
-pub struct ExplainPayload {
-    /// Lines of `name`, `value`, in reading order; names are documented in `docs/PROTOCOL.md`.
-    pub lines: Vec<(String, String)>,
 }

@@ -84,9 +84,13 @@ impl FoyerStore {
         }
     }
 
+    /// What RAM, or the disk's write queue, holds under that name, in whatever version.
+    fn held(&self, name: u128, key: &EntryKey) -> Option<Arc<Held>> {
+        self.ram.get(name, key).or_else(|| self.disk()?.pending(name, key))
+    }
+
     fn ram_hit(&self, name: u128, key: &EntryKey, version: Option<&Version>) -> Option<Entry> {
-        let queued = || self.disk().and_then(|disk| disk.pending(name, key));
-        let held = self.ram.get(name, key).or_else(queued).filter(|held| matches(held, version))?;
+        let held = self.held(name, key).filter(|held| matches(held, version))?;
         count(&self.counters.hits_ram);
         self.hit(name, key, held.entry.body.bytes().len(), RAM_HITS_PER_SAMPLE);
         Some(held.entry.clone())
@@ -129,15 +133,19 @@ impl Store for FoyerStore {
         if let Some(entry) = self.ram_hit(name, key, version) {
             return Some(entry);
         }
+        // Another version in RAM, or on its way to disk, is the newer one: what lies on disk has been replaced already.
         let loaded = match self.disk() {
-            Some(disk) => disk.load(name, key, version).await,
-            None => Loaded::Miss,
+            Some(disk) if self.held(name, key).is_none() => disk.load(name, key, version).await,
+            _ => Loaded::Miss,
         };
         match loaded {
             Loaded::Hit(entry) => {
                 count(&self.counters.hits_disk);
                 self.hit(name, key, entry.body.bytes().len(), 1);
-                self.ram.insert(name, Arc::new(Held { key: key.clone(), entry: entry.clone() }));
+                // Unless a newer one came in while this was read.
+                if self.held(name, key).is_none() {
+                    self.ram.insert(name, Arc::new(Held { key: key.clone(), entry: entry.clone() }));
+                }
                 Some(entry)
             }
             Loaded::OtherVersion => {
@@ -147,7 +155,7 @@ impl Store for FoyerStore {
             }
             Loaded::Miss => {
                 count(&self.counters.misses);
-                if self.ram.contains(name, key.class()) {
+                if self.held(name, key).is_some() {
                     count(&self.counters.misses_version);
                 }
                 None

@@ -3,7 +3,7 @@
 //! Profile `exact`: the bytes of Pillow's `open(f).convert("RGB")`, then its resize.
 
 use framecache::pixels::{self, Plan, Window};
-use framecache::spec::{Geometry, ImageSpec, Resize};
+use framecache::spec::{Geometry, ImageSpec};
 use framecache::{DecodeSpec, TensorHead};
 
 use super::jpeg::{self, Input, JpegError};
@@ -47,6 +47,12 @@ impl Rendition {
     pub(super) fn bytes(&self) -> usize {
         let (width, height) = self.geometry.output();
         width as usize * height as usize * CHANNELS
+    }
+
+    /// Bytes that drawing takes for itself, beside the tensor.
+    pub(super) fn scratch_bytes(&self, probe: &Probe) -> u64 {
+        let channels = if probe.channels == 1 { 1 } else { CHANNELS };
+        pixels::resize_scratch_bytes(probe.width as usize, probe.height as usize, channels, &self.plan()) as u64
     }
 
     /// What the tensor looks like.
@@ -103,16 +109,20 @@ impl Rendition {
     }
 
     fn scale(&self, source: &pixels::Source<'_>, out: &mut [u8]) {
-        let Geometry { resized: (width, height), window } = self.geometry;
-        let size = (width as usize, height as usize);
-        let kept = self.spec.resize == Resize::Keep || size == (source.width, source.height);
-        if !kept {
-            return pixels::resize(source, &Plan { size, region: None, window, filter: self.spec.filter }, out);
+        let plan = self.plan();
+        let window = plan.window;
+        if plan.size != (source.width, source.height) {
+            return pixels::resize(source, &plan, out);
         }
         match window == (Window { x: 0, y: 0, width: source.width, height: source.height }) {
             true => out.copy_from_slice(source.pixels),
             false => pixels::crop(source, window, out),
         }
+    }
+
+    fn plan(&self) -> Plan {
+        let Geometry { resized: (width, height), window } = self.geometry;
+        Plan { size: (width as usize, height as usize), region: None, window, filter: self.spec.filter }
     }
 }
 

@@ -47,8 +47,11 @@ fn decode(bytes: &Bytes, job: &DecodeJob, limits: &Limits) -> Result<Vec<Result<
         let data = Bytes::from(places.next().unwrap_or_default());
         Tensor { head: rendition.head(&probe), data }
     };
-    Ok(planned.into_iter().map({
-        let mut tensor = tensor;
-        move |planned| planned.map(&mut tensor)
-    }).collect())
+    Ok(planned
+        .into_iter()
+        .map({
+            let mut tensor = tensor;
+            move |planned| planned.map(&mut tensor)
+        })
+        .collect())
 }

@@ -10,6 +10,7 @@ use std::fmt;
 
 use framecache::DecodeSpec;
 
+use super::image::Rendition;
 use super::{DecodeError, Limits};
 
 /// Longest header that is looked through, in bytes. Real ones hold a few MiB at most (extended XMP, depth maps, ICC profiles);
@@ -85,11 +86,9 @@ pub fn probe(first: &[u8], size: u64, limits: &Limits) -> Result<Probe, DecodeEr
         return Err(DecodeError::undecodable(Format::Unknown, "empty"));
     }
     let first = &first[..first.len().min(usize::try_from(size).unwrap_or(usize::MAX))];
-    let known = (first.len() as u64).min(size);
-    if known < size.min(sniff::BYTES) {
-        return Err(DecodeError::NeedMore { bytes: size.min(sniff::BYTES) });
-    }
+    let enough = size.min(sniff::BYTES);
     match sniff::format(first) {
+        Format::Unknown if (first.len() as u64) < enough => Err(DecodeError::NeedMore { bytes: enough }),
         Format::Jpeg => jpeg::header(first, size)?.probe(size, limits),
         Format::Unknown => Err(DecodeError::undecodable(Format::Unknown, sniff::guess(first))),
         format => Err(DecodeError::Unsupported { format, reason: format!("{format} is not decoded by this release") }),
@@ -100,17 +99,18 @@ impl Probe {
     /// Memory that the whole decode takes, for the budget: input, what the decoder holds, and every rendition. A spec that cannot
     /// be made of this picture costs nothing.
     pub fn cost_bytes(&self, specs: &[DecodeSpec]) -> u64 {
-        let held = self.input_bytes.min(HEADER_BYTES_MAX).saturating_add(self.decoded_bytes).saturating_add(self.working_bytes);
-        specs.iter().fold(held, |sum, spec| sum.saturating_add(self.rendition_bytes(spec)))
+        let limits = Limits { pixels_max: u64::MAX };
+        self.cost_of(&specs.iter().filter_map(|spec| Rendition::of(spec, self, &limits).ok()).collect::<Vec<_>>())
     }
 
-    fn rendition_bytes(&self, spec: &DecodeSpec) -> u64 {
-        match spec {
-            DecodeSpec::Image(image) => image.geometry(self.width, self.height).map_or(0, |geometry| {
-                let (width, height) = geometry.output();
-                u64::from(width).saturating_mul(u64::from(height)).saturating_mul(3)
-            }),
-            _ => 0,
+    /// Renditions are drawn one after the other, so that only the largest scratch counts.
+    pub(super) fn cost_of<'a>(&self, renditions: impl IntoIterator<Item = &'a Rendition>) -> u64 {
+        let input = self.input_bytes.min(HEADER_BYTES_MAX);
+        let (mut drawn, mut scratch) = (0u64, 0);
+        for rendition in renditions {
+            drawn = drawn.saturating_add(rendition.bytes() as u64);
+            scratch = scratch.max(rendition.scratch_bytes(self));
         }
+        [self.decoded_bytes, self.working_bytes, drawn, scratch].into_iter().fold(input, u64::saturating_add)
     }
 }

@@ -58,7 +58,9 @@ impl Reader {
             let version = pin.cloned().or_else(|| self.fresh_version(id));
             let found = match self.store.get_ram(&key, version.as_ref()).filter(|_| version.is_some()) {
                 Some(entry) => Some(entry),
-                None => timeout_at(deadline, self.held_frame(id, &key, version.as_ref())).await.map_err(|_| ReadError::Deadline)?,
+                None => {
+                    timeout_at(deadline, self.held_frame(id, &key, version.as_ref())).await.map_err(|_| ReadError::Deadline)?
+                }
             };
             if let Some(entry) = found {
                 expected = entry.body.bytes().len() as u64;

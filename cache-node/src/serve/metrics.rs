@@ -26,7 +26,8 @@ impl RequestMetrics {
     /// Registers the counters.
     pub fn new(registry: &Registry) -> Arc<Self> {
         let per_verb = |verb: &str| PerVerb {
-            outcomes: OUTCOMES.map(|outcome| registry.counter("framecache_requests_total", &[("verb", verb), ("outcome", outcome)])),
+            outcomes: OUTCOMES
+                .map(|outcome| registry.counter("framecache_requests_total", &[("verb", verb), ("outcome", outcome)])),
             seconds: registry.histogram("framecache_request_seconds", &[("verb", verb)]),
             sent: registry.counter("framecache_sent_bytes_total", &[("verb", verb)]),
         };

@@ -107,7 +107,9 @@ async fn one(send: quinn::SendStream, mut recv: quinn::RecvStream, service: Arc<
     let span = service.span(verb, &request);
     let outcome = async {
         match verb {
-            _ if service.is_leaving() => answer.item(failure(Status::Leaving, "this node leaves"), Default::default()).await.is_ok(),
+            _ if service.is_leaving() => {
+                answer.item(failure(Status::Leaving, "this node leaves"), Default::default()).await.is_ok()
+            }
             None => answer.item(failure(Status::UnknownVerb, "unknown verb"), Default::default()).await.is_ok(),
             Some(verb) => {
                 let work = verbs::answer(verb, &mut recv, &mut answer, &service, &request);

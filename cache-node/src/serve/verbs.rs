@@ -74,7 +74,9 @@ pub(super) async fn answer(
             Err(refusal) => refuse(refusal, answer).await,
         },
         Verb::Decode | Verb::Peek | Verb::Index | Verb::Warm | Verb::Plan | Verb::Keep | Verb::Auth => {
-            answer.item(failure(Status::UnknownVerb, format!("unknown verb: {} is not served yet", verb.name())), Bytes::new()).await
+            answer
+                .item(failure(Status::UnknownVerb, format!("unknown verb: {} is not served yet", verb.name())), Bytes::new())
+                .await
         }
     };
     done.is_ok()

@@ -5,7 +5,7 @@ cluster, so that the training process holds no codec and no worker pool.
 
 >>> import framecache as fc
 >>> client = fc.Client("env")                     # or "host:4433"; nothing is connected yet
->>> batch = client.images(["s3://photos/cat.jpg", "s3://photos/dog.jpg"], fc.Image(short=256, crop=224))
+>>> batch = client.images(["s3://photos/pets/cat.jpg", "s3://photos/pets/dog.jpg"], fc.Image(short=256, crop=224))
 >>> batch.data.shape                              # uint8; numpy, torch and JAX take it without a copy
 (2, 224, 224, 3)
 

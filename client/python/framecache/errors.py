@@ -34,7 +34,8 @@ __all__ = [
 class FramecacheError(OSError):
     """Any failure of a request or of one item of a batch. Not of a subclass: a node broke the protocol; its log says more.
 
-    >>> error = FramecacheError("busy", uri="s3://photos/a.jpg", node="node-1", attempt=3)
+    >>> import framecache as fc
+    >>> error = fc.FramecacheError("busy", uri="s3://photos/a.jpg", node="node-1", attempt=3)
     >>> error.uri, error.node, error.attempt
     ('s3://photos/a.jpg', 'node-1', 3)
     """

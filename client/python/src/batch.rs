@@ -94,21 +94,25 @@ impl Received {
     }
 
     fn arrays(mut self) -> (Vec<Slot>, Result<Array, String>) {
-        let blocks: Vec<(*mut u8, [usize; 3])> = (0..self.pictures.len()).map(|index| self.slot(index)).collect();
-        let heads: Vec<_> = (0..self.pictures.len()).map(|index| self.pictures.head(index).copied()).collect();
+        let places: Vec<(*mut u8, [usize; 3])> = (0..self.pictures.len()).map(|index| self.slot(index)).collect();
+        let facts: Vec<Facts> = (0..self.pictures.len()).map(|index| self.facts(index)).collect();
         let whole = self.whole();
         let owner = Arc::new(Pixels::new(self.pictures, self.out));
-        let slot = |((pointer, shape), (head, outcome)): ((*mut u8, [usize; 3]), (Option<framecache::TensorHead>, Outcome))| Slot {
+        let slots = places.into_iter().zip(facts).map(|((pointer, shape), facts)| Slot {
             array: Array::new(owner.clone(), pointer, &shape),
-            facts: Facts {
-                version: outcome.as_ref().ok().map(ToString::to_string),
-                size: head.map(|head| head.source),
-                orientation: head.map(|head| head.orientation),
-            },
-            valid: outcome.is_ok(),
-        };
-        let slots = blocks.into_iter().zip(heads.into_iter().zip(self.outcomes)).map(slot).collect();
-        (slots, whole.map(|(pointer, shape)| Array::new(owner, pointer, &shape)))
+            valid: facts.version.is_some(),
+            facts,
+        });
+        (slots.collect(), whole.map(|(pointer, shape)| Array::new(owner, pointer, &shape)))
+    }
+
+    fn facts(&self, index: usize) -> Facts {
+        let head = self.pictures.head(index);
+        Facts {
+            version: self.outcomes[index].as_ref().ok().map(ToString::to_string),
+            size: head.map(|head| head.source),
+            orientation: head.map(|head| head.orientation),
+        }
     }
 
     /// Memory and shape of one slot; of one without a picture, zeros of the others' shape, and empty if they have several.
@@ -127,7 +131,10 @@ impl Received {
         let shapes = self.pictures.shapes();
         match shapes.len() {
             0 => Ok((std::ptr::NonNull::dangling().as_ptr(), [count, 0, 0, 3])),
-            1 => Err("the pictures lie in separate memory, as they pass the client's memory together: use batch[i], or ask for fewer".into()),
+            1 => Err(
+                "the pictures lie in separate memory, as they pass the client's memory together: use batch[i], or ask for fewer"
+                    .into(),
+            ),
             _ => Err(format!(
                 "pictures differ in shape, [height, width, 3]: {}; use batch[i], or a spec with crop or size",
                 shapes.iter().take(8).map(|shape| format!("{shape:?}")).collect::<Vec<_>>().join(", ")

@@ -32,7 +32,7 @@ use crate::spec::spec_of;
 ///
 /// >>> import framecache as fc
 /// >>> with fc.Client("env") as client:
-/// ...     len(client.read("s3://photos/cat.jpg", start=0, length=2))
+/// ...     len(client.read("s3://photos/pets/cat.jpg", start=0, length=2))
 /// 2
 #[pyclass(frozen, module = "framecache")]
 pub(crate) struct Client {
@@ -60,7 +60,13 @@ impl Client {
         wait(py, work(self.connected(py)?, call))?.map_err(|error| exception(py, &error))
     }
 
-    pub(crate) fn list_page(&self, py: Python<'_>, prefix: String, after: Option<String>, timeout: Option<f64>) -> PyResult<Page> {
+    pub(crate) fn list_page(
+        &self,
+        py: Python<'_>,
+        prefix: String,
+        after: Option<String>,
+        timeout: Option<f64>,
+    ) -> PyResult<Page> {
         let limit = framecache::wire::LIST_ITEMS_MAX;
         self.ask(py, timeout, |client, call| async move { client.list(&prefix, after.as_deref(), limit, &call).await })
     }
@@ -69,7 +75,10 @@ impl Client {
 #[pymethods]
 impl Client {
     #[new]
-    #[pyo3(signature = (address, ca=None, cert=None, key=None, token=None, timeout=30.0, memory=None))]
+    #[pyo3(
+        signature = (address, ca=None, cert=None, key=None, token=None, timeout=30.0, memory=None),
+        text_signature = "(address, ca=None, cert=None, key=None, token=None, timeout=30.0, memory='1GiB')"
+    )]
     #[allow(clippy::too_many_arguments)] // the constructor's keywords
     fn new(
         py: Python<'_>,
@@ -104,7 +113,7 @@ impl Client {
     /// past the end), ``TooLargeError`` (more than the client's ``memory``: read ranges), ``BusyError``, ``TimeoutError``,
     /// ``UnavailableError``.
     ///
-    /// >>> raw = fc.Client("env").read("s3://photos/cat.jpg")
+    /// >>> raw = fc.Client("env").read("s3://photos/pets/cat.jpg")
     /// >>> bytes(memoryview(raw)[:3]), len(raw) == raw.size
     /// (b'\xff\xd8\xff', True)
     #[pyo3(signature = (uri, start=0, length=None, timeout=None))]
@@ -127,7 +136,7 @@ impl Client {
     /// spec whose output is the same for every picture. ``batch.data`` is then that memory; after an error its content is not
     /// defined.
     ///
-    /// >>> batch = fc.Client("env").images(["s3://photos/cat.jpg", "s3://photos/dog.jpg"], fc.Image(short=256, crop=224))
+    /// >>> batch = fc.Client("env").images(["s3://photos/pets/cat.jpg", "s3://photos/pets/dog.jpg"], fc.Image(short=256, crop=224))
     /// >>> batch.data.shape
     /// (2, 224, 224, 3)
     /// >>> import numpy
@@ -161,7 +170,7 @@ impl Client {
 
     /// Version, size and media facts of an object, without its bytes.
     ///
-    /// >>> facts = fc.Client("env").stat("s3://photos/cat.jpg")
+    /// >>> facts = fc.Client("env").stat("s3://photos/pets/cat.jpg")
     /// >>> facts.format, facts.width, facts.height
     /// ('jpeg', 320, 240)
     #[pyo3(signature = (uri, timeout=None))]
@@ -173,8 +182,8 @@ impl Client {
     /// The objects whose address begins with ``prefix`` (``s3://bucket/`` and any beginning of a key), in key order. They are
     /// fetched as they are iterated over, so that a listing of any length takes little memory.
     ///
-    /// >>> [entry.uri for entry in fc.Client("env").list("s3://photos/")]
-    /// ['s3://photos/cat.jpg', 's3://photos/dog.jpg']
+    /// >>> [entry.uri for entry in fc.Client("env").list("s3://photos/pets/")]
+    /// ['s3://photos/pets/cat.jpg', 's3://photos/pets/dog.jpg']
     #[pyo3(signature = (prefix, timeout=None))]
     fn list(slf: Bound<'_, Self>, prefix: String, timeout: Option<f64>) -> Listing {
         Listing::new(slf.unbind(), prefix, timeout)
@@ -183,7 +192,7 @@ impl Client {
     /// Who owns an object, where it is cached and why, as names and values. ``spec`` asks about decoded pixels; without it, about
     /// the raw bytes.
     ///
-    /// >>> said = fc.Client("env").explain("s3://photos/cat.jpg")
+    /// >>> said = fc.Client("env").explain("s3://photos/pets/cat.jpg")
     /// >>> "version" in said
     /// True
     #[pyo3(signature = (uri, spec=None, timeout=None))]

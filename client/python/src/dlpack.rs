@@ -70,8 +70,8 @@ enum Memory {
 
 /// A capsule over `array`, or over a copy of it.
 pub(crate) fn capsule<'py>(py: Python<'py>, array: &Array, versioned: bool, copy: bool) -> PyResult<Bound<'py, PyAny>> {
-    let mut owned = Owned { shape: array.shape.iter().map(|&n| n as i64).collect(), strides: vec![].into(), memory: memory(array, copy) };
-    owned.strides = array.strides.iter().map(|&n| n as i64).collect();
+    let numbers = |numbers: &[ffi::Py_ssize_t]| numbers.iter().map(|&n| n as i64).collect();
+    let mut owned = Owned { shape: numbers(&array.shape), strides: numbers(&array.strides), memory: memory(array, copy) };
     let tensor = tensor(&mut owned);
     if versioned {
         let flags = if copy { FLAG_COPIED } else { 0 };

@@ -105,7 +105,9 @@ pub(crate) fn wait<T: Send + 'static>(py: Python<'_>, work: impl Future<Output =
         answered = back;
         match event {
             Ok(value) => return Ok(value),
-            Err(RecvTimeoutError::Disconnected) => return Err(PyRuntimeError::new_err("a task of framecache ended without an answer")),
+            Err(RecvTimeoutError::Disconnected) => {
+                return Err(PyRuntimeError::new_err("a task of framecache ended without an answer"));
+            }
             Err(RecvTimeoutError::Timeout) => {}
         }
         if let Err(raised) = py.check_signals() {

@@ -43,6 +43,12 @@ impl Raw {
         self.raw.start
     }
 
+    /// Address of the first byte, for whoever checks that nothing was copied.
+    #[getter]
+    fn address(&self) -> usize {
+        self.raw.bytes.as_ptr() as usize
+    }
+
     fn __len__(&self) -> usize {
         self.raw.bytes.len()
     }

@@ -24,8 +24,10 @@ pub(crate) fn bytes(value: &Bound<'_, PyAny>) -> PyResult<u64> {
     if let Ok(number) = value.extract::<u64>() {
         return Ok(number);
     }
-    let text: String = value.extract().map_err(|_| PyTypeError::new_err("memory: want a number of bytes, or text such as \"256MiB\""))?;
-    bytes_of_text(&text).ok_or_else(|| invalid(value.py(), format!("memory={text:?}: want bytes, or a number with KiB, MiB or GiB")))
+    let text: String =
+        value.extract().map_err(|_| PyTypeError::new_err("memory: want a number of bytes, or text such as \"256MiB\""))?;
+    bytes_of_text(&text)
+        .ok_or_else(|| invalid(value.py(), format!("memory={text:?}: want bytes, or a number with KiB, MiB or GiB")))
 }
 
 fn bytes_of_text(text: &str) -> Option<u64> {
@@ -53,5 +55,7 @@ pub(crate) fn addresses(value: &Bound<'_, PyAny>) -> PyResult<String> {
         return Ok(text);
     }
     let several = value.extract::<Vec<String>>();
-    several.map(|list| list.join(",")).map_err(|_| PyTypeError::new_err("address: want \"host:port\", a list of those, or \"env\""))
+    several
+        .map(|list| list.join(","))
+        .map_err(|_| PyTypeError::new_err("address: want \"host:port\", a list of those, or \"env\""))
 }

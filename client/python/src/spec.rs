@@ -79,8 +79,10 @@ pub(crate) fn spec_of(spec: Option<&Bound<'_, PyAny>>) -> PyResult<ImageSpec> {
     }
 }
 
+/// The spec of `text`, in its canonical form: values that mean the same are equal.
 fn parsed(py: Python<'_>, text: &str) -> PyResult<Image> {
-    let spec = text.parse().map_err(|failure: SpecError| {
+    let spec = text.parse::<ImageSpec>().and_then(|spec| spec.to_string().parse());
+    let spec = spec.map_err(|failure: SpecError| {
         let kind = if matches!(failure, SpecError::Unsupported(_)) { ErrorKind::Unsupported } else { ErrorKind::Invalid };
         error::exception(py, &Error::new(kind, failure.to_string()))
     })?;

@@ -95,6 +95,12 @@ impl Tensor {
         self.array.bytes()
     }
 
+    /// Address of the first byte, for whoever checks that nothing was copied.
+    #[getter]
+    fn address(&self) -> usize {
+        self.array.pointer as usize
+    }
+
     /// The version (etag) of the picture's object; ``None`` for a batch, and for a slot without a picture.
     #[getter]
     fn version(&self) -> Option<&str> {

@@ -72,17 +72,22 @@ impl From<crate::spec::SpecError> for Failure {
 fn advice(kind: &ErrorKind) -> (u8, Option<&'static str>) {
     match kind {
         ErrorKind::NotFound => (CODE_ITEMS, Some("`framecache ls` shows the keys under a prefix")),
-        ErrorKind::Denied => (CODE_ITEMS, Some("the cluster's policy or the origin refuses it: check --token and the bucket's credentials")),
+        ErrorKind::Denied => {
+            (CODE_ITEMS, Some("the cluster's policy or the origin refuses it: check --token and the bucket's credentials"))
+        }
         ErrorKind::Changed => (CODE_ITEMS, Some("the object was replaced meanwhile: run it again")),
         ErrorKind::Undecodable => (CODE_ITEMS, Some("without --spec, get gives the raw bytes to look at")),
         ErrorKind::TooLarge => (CODE_ITEMS, Some("ask for a range, or a smaller picture")),
-        ErrorKind::NotConfigured => (CODE_USAGE, Some("check the bucket's name; `[[bucket]]` in the nodes' configuration names those they serve")),
+        ErrorKind::NotConfigured => {
+            (CODE_USAGE, Some("check the bucket's name; `[[bucket]]` in the nodes' configuration names those they serve"))
+        }
         ErrorKind::Invalid => (CODE_USAGE, None),
         ErrorKind::Busy { .. } => (CODE_UNREACHABLE, Some("the cluster is at its bound: ask later, or for less")),
         ErrorKind::Timeout => (CODE_UNREACHABLE, Some("raise --timeout, or see `framecache status`")),
-        ErrorKind::Unavailable => {
-            (CODE_UNREACHABLE, Some("is a node running there? `framecache-node dev` starts one; --addr (FRAMECACHE_ADDR) says where it is"))
-        }
+        ErrorKind::Unavailable => (
+            CODE_UNREACHABLE,
+            Some("is a node running there? `framecache-node dev` starts one; --addr (FRAMECACHE_ADDR) says where it is"),
+        ),
         ErrorKind::Protocol => (CODE_UNREACHABLE, Some("the node's log says more")),
         _ => (CODE_ITEMS, None),
     }

@@ -71,7 +71,9 @@ impl Arguments {
             return Err(Failure::usage("several objects want --contact-sheet"));
         };
         if uri.ends_with('/') {
-            return Err(Failure::usage(format!("{uri} is a prefix, not an object: `framecache ls` lists it, --contact-sheet shows it")));
+            return Err(Failure::usage(format!(
+                "{uri} is a prefix, not an object: `framecache ls` lists it, --contact-sheet shows it"
+            )));
         }
         let id: ObjectId = uri.parse()?;
         match &self.spec {
@@ -162,7 +164,9 @@ impl Output {
     /// `None` is standard output too, but not bytes onto a terminal.
     pub(super) fn open(path: Option<&Path>) -> Result<Self, Failure> {
         match path {
-            None if io::stdout().is_terminal() => Err(Failure::usage("not writing bytes to a terminal: want -o FILE, or -o - to do it")),
+            None if io::stdout().is_terminal() => {
+                Err(Failure::usage("not writing bytes to a terminal: want -o FILE, or -o - to do it"))
+            }
             None => Ok(Self::Standard(io::stdout())),
             Some(path) if path == Path::new("-") => Ok(Self::Standard(io::stdout())),
             Some(path) => {
@@ -220,7 +224,10 @@ mod tests {
     #[test]
     fn forms() {
         let form = |name: &str| by_extension(Some(Path::new(name)));
-        assert_eq!((form("a.NPY"), form("a.png"), form("a"), by_extension(None)), (Format::Npy, Format::Png, Format::Png, Format::Png));
+        assert_eq!(
+            (form("a.NPY"), form("a.png"), form("a"), by_extension(None)),
+            (Format::Npy, Format::Png, Format::Png, Format::Png)
+        );
     }
 
     /// Promise: nothing half written is left under the file's name, nor beside it.

@@ -13,7 +13,9 @@ const AT_ONCE: usize = 32;
 
 /// Show the cluster's nodes, their states, and what each says about itself
 #[derive(clap::Args, Clone, Debug)]
-#[command(after_help = "Examples:\n  framecache status\n  framecache --addr cache-0.cache:4433 status --json | jq '.nodes[].state'")]
+#[command(
+    after_help = "Examples:\n  framecache status\n  framecache --addr cache-0.cache:4433 status --json | jq '.nodes[].state'"
+)]
 pub struct Arguments {
     /// One JSON document: {"nodes": [{id, address, state, weight, roles, status | error}]}
     #[arg(long)]

@@ -60,7 +60,8 @@ impl Client {
     /// `NotConfigured`, `Denied`, `Invalid`; `Busy`, `Timeout`, `Unavailable`.
     pub async fn list(&self, prefix: &str, after: Option<&str>, limit: u32, call: &Call) -> Result<Listing, Error> {
         let bucket = prefix.strip_prefix("s3://").and_then(|rest| rest.split_once('/')).map(|(bucket, _)| bucket);
-        let bucket = bucket.ok_or_else(|| Error::new(ErrorKind::Invalid, format!("{prefix:?} is no prefix: want s3://bucket/")))?;
+        let bucket =
+            bucket.ok_or_else(|| Error::new(ErrorKind::Invalid, format!("{prefix:?} is no prefix: want s3://bucket/")))?;
         let any = ObjectId::new(bucket, "-").map_err(|e| Error::new(ErrorKind::Invalid, e.to_string()))?;
         let body = ListBody { prefix: prefix.into(), after: after.unwrap_or("").into(), limit };
         let deadline = self.deadline(call);

@@ -93,7 +93,8 @@ impl Client {
             }
             let end = at + u64::from(item.payload_bytes);
             let from = (at - first.start()) as usize;
-            let place = buffer.get_mut(from..from + item.payload_bytes as usize).filter(|_| item.offset == at && end <= first.end());
+            let place =
+                buffer.get_mut(from..from + item.payload_bytes as usize).filter(|_| item.offset == at && end <= first.end());
             reply.payload(place.ok_or_else(|| protocol("bytes out of order"))?).await?;
             at = end;
             if item.last {

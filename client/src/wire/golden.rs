@@ -18,8 +18,7 @@ fn lines() -> Vec<(String, Vec<u8>)> {
     };
     let uri = || "s3://bucket/a/b.jpg".to_owned();
     let ask = FrameAsk { index: 3, attempt: 1, spec: 0, uri: uri(), version: "\"v\"".into() };
-    let tensor =
-        TensorItem { shape: [224, 224, 3], dtype: 0, layout: 0, orientation: 6, source: [500, 375], pts_seconds: 1.5 };
+    let tensor = TensorItem { shape: [224, 224, 3], dtype: 0, layout: 0, orientation: 6, source: [500, 375], pts_seconds: 1.5 };
     let item = ItemHead {
         index: 3,
         attempt: 1,
@@ -71,11 +70,7 @@ where
         + PartialEq
         + std::fmt::Debug
         + for<'a> rkyv::Serialize<
-            rkyv::api::high::HighSerializer<
-                rkyv::util::AlignedVec,
-                rkyv::ser::allocator::ArenaHandle<'a>,
-                rkyv::rancor::Error,
-            >,
+            rkyv::api::high::HighSerializer<rkyv::util::AlignedVec, rkyv::ser::allocator::ArenaHandle<'a>, rkyv::rancor::Error>,
         >,
     T::Archived: for<'a> rkyv::bytecheck::CheckBytes<rkyv::api::high::HighValidator<'a, rkyv::rancor::Error>>
         + rkyv::Deserialize<T, rkyv::api::high::HighDeserializer<rkyv::rancor::Error>>,

@@ -22,7 +22,8 @@ pub(super) fn format(first: &[u8]) -> Format {
 /// What the bytes look like instead, for the person who finds the message.
 pub(super) fn guess(first: &[u8]) -> String {
     let start = first.trim_ascii_start();
-    let begins = |marks: &[&str]| marks.iter().any(|m| start.len() >= m.len() && start[..m.len()].eq_ignore_ascii_case(m.as_bytes()));
+    let begins =
+        |marks: &[&str]| marks.iter().any(|m| start.len() >= m.len() && start[..m.len()].eq_ignore_ascii_case(m.as_bytes()));
     let looks = if begins(&["<!doctype html", "<html", "<head", "<body"]) {
         "HTML"
     } else if begins(&["<?xml", "<error"]) {

@@ -92,6 +92,7 @@ struct Windows<'a> {
     /// One past the held bytes, in the object.
     end: u64,
     object_bytes: u64,
+    range_bytes: u64,
     parent: &'a Parent,
     ended: Option<Stopped>,
 }
@@ -106,7 +107,8 @@ enum Stopped {
 impl<'a> Windows<'a> {
     fn new(memory: &'a mut [u8], job: &Job, parent: &'a Parent) -> Result<Self, Ended> {
         let held = usize::try_from(job.first_bytes).ok().filter(|&held| held <= memory.len()).ok_or(Ended::Lost)?;
-        Ok(Self { memory, held, end: job.first_bytes, object_bytes: job.object_bytes, parent, ended: None })
+        let range_bytes = job.range_bytes.min(memory.len() as u64);
+        Ok(Self { memory, held, end: job.first_bytes, object_bytes: job.object_bytes, range_bytes, parent, ended: None })
     }
 
     fn bring(&mut self, start: u64, length: usize) -> Result<(), Stopped> {
@@ -127,7 +129,7 @@ impl Input for Windows<'_> {
 
     fn more(&mut self, skip: u64) -> &[u8] {
         let start = self.end.saturating_add(skip).min(self.object_bytes);
-        let length = (self.memory.len() as u64).min(self.object_bytes - start) as usize;
+        let length = self.range_bytes.min(self.object_bytes - start) as usize;
         if length == 0 || self.ended.is_some() {
             return &[];
         }

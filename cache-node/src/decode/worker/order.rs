@@ -55,11 +55,11 @@ impl Order {
         Ok(self.job.clone())
     }
 
-    /// A range that a worker asked for, if it may: within the object and the window, and never back, so that no worker can make
+    /// A range that a worker asked for, if it may: within the object, no longer than a window, and never back, so that no worker can make
     /// its node read more than the object once.
     pub(super) fn range(&self, start: u64, length: u64, read_to: u64) -> Option<ByteRange> {
         let range = ByteRange::at(start, length)?;
-        let ok = length > 0 && length <= self.job.window_bytes && start >= read_to && range.end() <= self.object_bytes;
+        let ok = length > 0 && length <= self.job.range_bytes && start >= read_to && range.end() <= self.object_bytes;
         ok.then_some(range)
     }
 
@@ -116,7 +116,7 @@ async fn read_header(job: &DecodeJob, settings: &PoolSettings) -> Result<(Bytes,
         return Err(DecodeError::undecodable(Format::Unknown, "empty"));
     }
     let whole = job.size <= settings.whole_bytes_max;
-    let mut wanted = if whole { job.size } else { job.size.min(HEADER_FIRST) };
+    let mut wanted = if whole { job.size } else { job.size.min(settings.window_bytes.min(HEADER_FIRST)) };
     loop {
         let first = read(&*job.source, ByteRange::new(0, wanted).ok_or(DecodeError::Deadline)?).await?;
         if settings.test_codecs && Fault::of(&first).is_some() {
@@ -140,8 +140,7 @@ async fn read(source: &dyn Source, range: ByteRange) -> Result<Bytes, DecodeErro
 
 /// What would not fit a worker is refused here: in the worker it would count as a death.
 fn fits(probe: &Probe, planned: &[Result<Rendition, DecodeError>], settings: &PoolSettings) -> Result<(), DecodeError> {
-    let renditions: u64 = planned.iter().flatten().map(|rendition| rendition.bytes() as u64).sum();
-    let need = probe.cost_bytes(&[]).saturating_add(renditions).saturating_add(SLACK);
+    let need = probe.cost_of(planned.iter().flatten()).saturating_add(SLACK);
     if need <= settings.worker_memory {
         return Ok(());
     }
@@ -161,14 +160,15 @@ fn lay_out(object_bytes: u64, first_bytes: u64, planned: &[Result<Rendition, Dec
         Place { offset, length, spec: rendition.spec.clone().into() }
     };
     let places = planned.iter().flatten().map(&mut place).collect();
-    let (pixels_max, cpu_seconds) = (settings.pixels_max, settings.cpu_seconds());
-    Job { object_bytes, first_bytes, window_bytes, memory_bytes, pixels_max, cpu_seconds, places }
+    let (pixels_max, cpu_seconds) = (settings.pixels_max, settings.cpu_seconds);
+    let range_bytes = settings.window_bytes;
+    Job { object_bytes, first_bytes, window_bytes, range_bytes, memory_bytes, pixels_max, cpu_seconds, places }
 }
 
 /// First read of a large object: real headers with EXIF and profile rarely pass it.
 const HEADER_FIRST: u64 = 64 << 10;
 
-/// What a worker takes besides samples and renditions: libjpeg's rows and tables, resize axes and lines.
+/// What a worker takes besides samples and renditions: libjpeg's rows and tables, the program's own.
 const SLACK: u64 = 32 << 20;
 
 const PLACE_ALIGN: u64 = 64;

@@ -334,4 +334,3 @@ const RETRIES_MAX: u32 = 2;
 
 /// The job time that is assumed before any was seen.
 const JOB_FIRST: Duration = Duration::from_millis(5);
-

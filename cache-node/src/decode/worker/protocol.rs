@@ -42,8 +42,10 @@ pub(super) struct Job {
     pub(super) object_bytes: u64,
     /// Bytes of its start that lie in memory from 0 on.
     pub(super) first_bytes: u64,
-    /// Room for input, from 0 on: what one `NeedRange` may ask for.
+    /// Room for input, from 0 on.
     pub(super) window_bytes: u64,
+    /// Most bytes that one `NeedRange` may ask for; they fit the room.
+    pub(super) range_bytes: u64,
     /// Bytes of shared memory.
     pub(super) memory_bytes: u64,
     /// Most pixels.
@@ -101,7 +103,12 @@ impl ToWorker {
         match self {
             Self::Begin { worker_memory } => out.tag(0).u64(*worker_memory),
             Self::Job(job) => {
-                out.tag(1).u64(job.object_bytes).u64(job.first_bytes).u64(job.window_bytes).u64(job.memory_bytes);
+                out.tag(1)
+                    .u64(job.object_bytes)
+                    .u64(job.first_bytes)
+                    .u64(job.window_bytes)
+                    .u64(job.range_bytes)
+                    .u64(job.memory_bytes);
                 out.u64(job.pixels_max).u64(job.cpu_seconds).tag(job.places.len() as u8);
                 for place in &job.places {
                     out.u64(place.offset).u64(place.length).text(&place.spec.to_string(), SPEC_TEXT_MAX);
@@ -130,13 +137,13 @@ impl ToWorker {
 impl Job {
     fn decode(rest: &mut Reader<'_>) -> Option<Self> {
         let [object_bytes, first_bytes, window_bytes] = [rest.u64()?, rest.u64()?, rest.u64()?];
-        let [memory_bytes, pixels_max, cpu_seconds] = [rest.u64()?, rest.u64()?, rest.u64()?];
+        let [range_bytes, memory_bytes, pixels_max, cpu_seconds] = [rest.u64()?, rest.u64()?, rest.u64()?, rest.u64()?];
         let count = usize::from(rest.tag()?);
         let place = |rest: &mut Reader<'_>| {
             Some(Place { offset: rest.u64()?, length: rest.u64()?, spec: rest.text(SPEC_TEXT_MAX)?.parse().ok()? })
         };
         let places = (0..count).map(|_| place(rest)).collect::<Option<Vec<_>>>()?;
-        Some(Self { object_bytes, first_bytes, window_bytes, memory_bytes, pixels_max, cpu_seconds, places })
+        Some(Self { object_bytes, first_bytes, window_bytes, range_bytes, memory_bytes, pixels_max, cpu_seconds, places })
     }
 }
 
@@ -260,14 +267,25 @@ mod tests {
             Place { offset: 4096, length: 12, spec: spec("image") },
             Place { offset: 8192, length: 150_528, spec: spec("image?short=256&crop=224&filter=bicubic") },
         ];
-        let (first_bytes, window_bytes, memory_bytes) = (100, 4096, 1 << 20);
-        Job { object_bytes: 1 << 40, first_bytes, window_bytes, memory_bytes, pixels_max: 9, cpu_seconds: 15, places }
+        let (first_bytes, window_bytes, range_bytes, memory_bytes) = (100, 4096, 64, 1 << 20);
+        Job {
+            object_bytes: 1 << 40,
+            first_bytes,
+            window_bytes,
+            range_bytes,
+            memory_bytes,
+            pixels_max: 9,
+            cpu_seconds: 15,
+            places,
+        }
     }
 
     /// Promise: every message survives the way there.
     #[test]
     fn messages_round_trip() {
-        for message in [ToWorker::Begin { worker_memory: 5 }, ToWorker::Job(job()), ToWorker::Range { there: true }, ToWorker::Close] {
+        for message in
+            [ToWorker::Begin { worker_memory: 5 }, ToWorker::Job(job()), ToWorker::Range { there: true }, ToWorker::Close]
+        {
             assert_eq!(ToWorker::decode(&message.encode()), Some(message));
         }
         for message in from_worker() {

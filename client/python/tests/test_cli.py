@@ -1,0 +1,108 @@
+"""The command line against a running node."""
+
+import io
+import json
+import subprocess
+
+import numpy
+import pytest
+from conftest import binary, expected
+from PIL import Image
+
+
+@pytest.fixture
+def run(cluster, tmp_path):
+    program = binary("framecache", "FRAMECACHE_CLI")
+
+    def run(*arguments, code=0):
+        done = subprocess.run([program, *map(str, arguments)], env=cluster.environment(), cwd=tmp_path, capture_output=True, timeout=60)
+        assert done.returncode == code, (done.returncode, done.stderr.decode())
+        return done
+
+    return run
+
+
+def test_get_raw(run, cluster, tmp_path):
+    """The file's bytes, to a file or through a pipe, whole or a range."""
+    want = (cluster.folder / "raw/3m.bin").read_bytes()
+    run("get", cluster.uri("raw/3m.bin"), "-o", "x.bin")
+    assert (tmp_path / "x.bin").read_bytes() == want == run("get", cluster.uri("raw/3m.bin")).stdout
+    assert run("get", cluster.uri("raw/3m.bin"), "--range", "1048570-1048580").stdout == want[1048570:1048580]
+    assert run("get", cluster.uri("raw/3m.bin"), "--range", "3145740-").stdout == want[3145740:]
+    assert run("get", cluster.uri("raw/empty.bin"), "-o", "-").stdout == b""
+
+
+def test_get_decoded(run, cluster, tmp_path):
+    """Pillow's pixels, as PNG and as NPY, by extension or by word."""
+    spec = "image?short=64&crop=60"
+    want = numpy.asarray(expected(cluster.folder / "mix/0.jpg", short=64, crop=60))
+    for arguments, load in (
+        (["-o", "x.png"], lambda: Image.open(tmp_path / "x.png")),
+        (["-o", "x.npy"], lambda: numpy.load(tmp_path / "x.npy")),
+        (["-o", "x", "--format", "npy"], lambda: numpy.load(tmp_path / "x")),
+    ):
+        run("get", cluster.uri("mix/0.jpg"), "--spec", spec, *arguments)
+        got = numpy.asarray(load())
+        assert got.dtype == "uint8" and numpy.array_equal(got, want), arguments
+    assert numpy.array_equal(numpy.asarray(Image.open(io.BytesIO(run("get", cluster.uri("mix/0.jpg"), "--spec", spec).stdout))), want)
+
+
+def test_contact_sheet(run, cluster, tmp_path):
+    """Pictures stand in their places; a broken one is gray with a cross, named on standard error, and costs exit code 1."""
+    done = run("get", cluster.uri("bad/"), "--contact-sheet", "s.png", "--spec", "image?size=64x64", "--columns", 2, code=1)
+    sheet = numpy.asarray(Image.open(tmp_path / "s.png"))
+    assert sheet.shape == (2 * 68 + 4, 2 * 68 + 4, 3)  # cut, good, text: two rows of two
+    assert numpy.array_equal(sheet[4:68, 72:136], numpy.asarray(expected(cluster.folder / "bad/good.jpg", size=(64, 64))))
+    assert set(numpy.unique(sheet[4:68, 4:68])) == {96, 160} == set(numpy.unique(sheet[72:136, 4:68]))
+    told = done.stderr.decode()
+    assert cluster.uri("bad/cut.jpg") in told and cluster.uri("bad/text.jpg") in told and "2 of 3 failed" in told
+    run("get", cluster.uri("same/"), "--contact-sheet", "t.png", "--limit", 7)
+    assert Image.open(tmp_path / "t.png").size == (7 * 132 + 4, 132 + 4)
+
+
+def test_ls(run, cluster):
+    names = sorted(path.name for path in (cluster.folder / "same").iterdir())
+    uris = [cluster.uri(f"same/{name}") for name in names]
+    assert run("ls", cluster.uri("same/")).stdout.decode().split() == uris
+    assert run("ls", cluster.uri("same/"), "--limit", 3).stdout.decode().split() == uris[:3]
+    rows = [json.loads(line) for line in run("ls", "--json", cluster.uri("same/")).stdout.splitlines()]
+    assert [row["uri"] for row in rows] == uris and all(row["version"] for row in rows)
+    first = run("ls", "-l", cluster.uri("same/")).stdout.decode().splitlines()[0].split()
+    assert int(first[0]) == rows[0]["size"] and first[-1] == uris[0]
+
+
+def test_status_and_explain(run, cluster):
+    (node,) = json.loads(run("status", "--json").stdout)["nodes"]
+    assert node["state"] == "serving" and node["status"]
+    assert node["id"] in run("status").stdout.decode()
+    uri = cluster.uri("mix/1.jpg")
+    run("get", uri, "-o", "-")
+    said = json.loads(run("explain", uri, "--json").stdout)
+    assert said and all(name in run("explain", uri).stdout.decode() for name in said)
+    assert json.loads(run("explain", uri, "--spec", "image?short=64", "--json").stdout)
+
+
+def test_failures_say_what_to_do(run, cluster):
+    """One sentence, a hint, and the documented exit code."""
+    for arguments, code, word in (
+        (["get", cluster.uri("raw/absent.bin"), "-o", "-"], 1, "not found"),
+        (["get", cluster.uri("bad/cut.jpg"), "--spec", "image", "-o", "-"], 1, "undecodable"),
+        (["get", cluster.uri("raw/3m.bin"), "--range", "99999999-", "-o", "-"], 1, "out of range"),
+        (["ls", "s3://no-such-bucket/"], 2, "no-such-bucket"),
+        (["ls", "nonsense"], 2, "s3://bucket/"),
+        (["--addr", "127.0.0.1:9", "--timeout", "0.5", "status"], 3, "hint"),
+    ):
+        done = run(*arguments, code=code)
+        assert word in done.stderr.decode() and not done.stdout, (arguments, done.stderr)
+
+
+def test_a_reader_that_leaves_ends_it(cluster):
+    """`framecache get … | head` ends quietly, as every tool does."""
+    program = binary("framecache", "FRAMECACHE_CLI")
+    process = subprocess.Popen(
+        [program, "get", cluster.uri("raw/3m.bin"), "-o", "-"], env=cluster.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    process.stdout.read(10)
+    process.stdout.close()
+    told = process.stderr.read()
+    assert process.wait(60) == -13 and told == b""
