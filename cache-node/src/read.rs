@@ -96,8 +96,8 @@ pub struct ReadStats {
 pub struct Served {
     /// The bytes.
     pub bytes: Bytes,
-    /// Their budget.
-    pub reservation: Reservation,
+    /// Their budget, shared by all who send the bytes of one fill.
+    pub reservation: Arc<Reservation>,
 }
 
 /// A decoded picture for a reply.

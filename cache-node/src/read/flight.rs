@@ -16,10 +16,13 @@ use tokio_util::task::TaskTracker;
 /// Most flights at once: past it the node has more work than its queues allow, and says so.
 const FLIGHTS_MAX: usize = 16_384;
 
+/// The answer of a running fill, once it has landed; `None` if it was lost.
+pub(super) type Flight<V> = Shared<BoxFuture<'static, Option<V>>>;
+
 /// Running fills by what they fill.
 pub(super) struct Flights<K, V> {
     tasks: TaskTracker,
-    running: Arc<Mutex<HashMap<K, Shared<BoxFuture<'static, Option<V>>>>>>,
+    running: Arc<Mutex<HashMap<K, Flight<V>>>>,
     joined: AtomicU64,
 }
 
@@ -66,29 +69,36 @@ impl<K: Hash + Eq + Clone + Send + 'static, V: Clone + Send + Sync + 'static> Fl
     where
         F: Future<Output = V> + Send + 'static,
     {
-        let flight = {
-            let mut running = self.running.lock();
-            let found = running.get(&key).cloned();
-            match part(found.is_some(), running.len()) {
-                Part::Refuse => return Err(Grounded::Full),
-                Part::Wait => {
-                    self.joined.fetch_add(1, Ordering::Relaxed);
-                    found
-                }
-                Part::Lead => {
-                    let flight = self.begin(key.clone(), fill());
-                    running.insert(key, flight.clone());
-                    Some(flight)
-                }
+        self.board(key, fill)?.await.ok_or(Grounded::Lost)
+    }
+
+    /// The flight for `key`; `fill` is what it does if none runs, and is called only then.
+    pub(super) fn board<F>(&self, key: K, fill: impl FnOnce() -> F) -> Result<Flight<V>, Grounded>
+    where
+        F: Future<Output = V> + Send + 'static,
+    {
+        let mut running = self.running.lock();
+        let found = running.get(&key).cloned();
+        match (part(found.is_some(), running.len()), found) {
+            (Part::Wait, Some(flight)) => {
+                self.joined.fetch_add(1, Ordering::Relaxed);
+                Ok(flight)
             }
-        };
-        match flight {
-            Some(flight) => flight.await.ok_or(Grounded::Lost),
-            None => Err(Grounded::Lost),
+            (Part::Refuse, _) => Err(Grounded::Full),
+            _ => {
+                let flight = self.begin(key.clone(), fill());
+                running.insert(key, flight.clone());
+                Ok(flight)
+            }
         }
     }
 
-    fn begin<F>(&self, key: K, fill: F) -> Shared<BoxFuture<'static, Option<V>>>
+    /// Whether one runs for `key`.
+    pub(super) fn runs(&self, key: &K) -> bool {
+        self.running.lock().contains_key(key)
+    }
+
+    fn begin<F>(&self, key: K, fill: F) -> Flight<V>
     where
         F: Future<Output = V> + Send + 'static,
     {
@@ -104,7 +114,7 @@ impl<K: Hash + Eq + Clone + Send + 'static, V: Clone + Send + Sync + 'static> Fl
 
 /// Takes the flight off the board, whether it answered or panicked.
 struct Landed<K: Hash + Eq, V> {
-    running: Arc<Mutex<HashMap<K, Shared<BoxFuture<'static, Option<V>>>>>>,
+    running: Arc<Mutex<HashMap<K, Flight<V>>>>,
     key: K,
 }
 
