@@ -16,8 +16,8 @@ use tokio::sync::mpsc;
 
 use crate::meter::Tree;
 
-pub use path::{PathFacts, PathTask};
-pub use traffic::{Eye, Look, Round, Subject, Tally, Traffic};
+pub(crate) use path::{PathFacts, PathTask};
+pub(crate) use traffic::{Eye, Look, Round, Subject, Tally, Traffic};
 
 /// What an agent is.
 #[derive(Clone, Debug, Serialize, Deserialize)]

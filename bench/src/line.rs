@@ -42,7 +42,11 @@ impl Line {
     pub async fn frames(&self, uris: &[&str], spec: &str, deadline: Duration) -> Result<quinn::RecvStream> {
         let (mut send, receive) = self.begin(Verb::Frames, deadline).await?;
         let item = |(index, uri): (usize, &&str)| FrameAsk {
-            index: index as u32, attempt: 1, spec: 0, uri: (*uri).to_owned(), version: String::new(),
+            index: index as u32,
+            attempt: 1,
+            spec: 0,
+            uri: (*uri).to_owned(),
+            version: String::new(),
         };
         let items = uris.iter().enumerate().map(item).collect();
         stream::send(&mut send, &FramesBody { specs: vec![spec.to_owned()], items }).await?;

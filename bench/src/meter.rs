@@ -53,7 +53,7 @@ impl Tree {
 
     /// CPU-seconds so far, of children that ended too.
     pub fn cpu(self) -> f64 {
-        self.members().into_iter().filter_map(|pid| Stat::of(pid)).map(|stat| stat.cpu).sum()
+        self.members().into_iter().filter_map(Stat::of).map(|stat| stat.cpu).sum()
     }
 
     /// Proportional set size in bytes: what the tree would free if it ended, shared pages by their share.
@@ -65,8 +65,11 @@ impl Tree {
         let parents: HashMap<u32, u32> = processes().filter_map(|pid| Some((pid, Stat::of(pid)?.parent))).collect();
         let mut members = HashSet::from([self.0]);
         loop {
-            let born: Vec<u32> =
-                parents.iter().filter(|(pid, parent)| members.contains(parent) && !members.contains(pid)).map(|(pid, _)| *pid).collect();
+            let born: Vec<u32> = parents
+                .iter()
+                .filter(|(pid, parent)| members.contains(parent) && !members.contains(pid))
+                .map(|(pid, _)| *pid)
+                .collect();
             if born.is_empty() {
                 return members;
             }
@@ -106,7 +109,8 @@ impl Stat {
 /// CPU-seconds of the whole machine so far, whoever used them: user, nice, system, irq, softirq, steal of proc_stat(5).
 fn machine_cpu() -> f64 {
     let text = fs::read_to_string("/proc/stat").unwrap_or_default();
-    let fields: Vec<f64> = text.lines().next().unwrap_or("").split_whitespace().skip(1).map(|f| f.parse().unwrap_or(0.0)).collect();
+    let fields: Vec<f64> =
+        text.lines().next().unwrap_or("").split_whitespace().skip(1).map(|f| f.parse().unwrap_or(0.0)).collect();
     [0, 1, 2, 5, 6, 7].iter().filter_map(|&field| fields.get(field)).sum::<f64>() / ticks_per_second()
 }
 

@@ -55,7 +55,12 @@ impl NodeSettings {
              [cache]\nraw_ram = {}\ndecoded_ram = {}\ndisk = {disk}\n[decode]\nworkers = {}\n[cluster]\ndrain_s = 1\n\
              [[bucket]]\nname = \"{BUCKET}\"\nendpoint = \"http://{}\"\ncredentials = \"anonymous\"\nfreshness = \"immutable\"\n\
              [tls]\nca = {ca:?}\ncert = {cert:?}\nkey = {key:?}\n[auth]\npolicy = \"allow-all\"\n[telemetry]\nlog = \"warn\"\n",
-            self.folder.join("data"), self.memory, self.raw_ram, self.decoded_ram, self.workers, self.origin,
+            self.folder.join("data"),
+            self.memory,
+            self.raw_ram,
+            self.decoded_ram,
+            self.workers,
+            self.origin,
         )
     }
 }
@@ -89,8 +94,7 @@ impl NodeProcess {
         let begun = Instant::now();
         let child = command.kill_on_drop(true).spawn().with_context(|| format!("start {}", settings.program.display()))?;
         let tree = Tree(child.id().context("the node ended at once")?);
-        let mut node =
-            Self { child, tree, quic, admin, ready_after: Duration::ZERO, ca: settings.trust.ca.clone(), log };
+        let mut node = Self { child, tree, quic, admin, ready_after: Duration::ZERO, ca: settings.trust.ca.clone(), log };
         while !http_get(admin, "/ready").await.is_ok_and(|(status, _)| status == 200) {
             if let Some(status) = node.child.try_wait()? {
                 bail!("the node ended with {status}: {}", node.last_words());
@@ -200,8 +204,10 @@ impl Metrics {
             buckets
         };
         let earlier: HashMap<u64, f64> = buckets(before).into_iter().map(|(bound, count)| (bound.to_bits(), count)).collect();
-        let rows: Vec<(f64, f64)> =
-            buckets(self).into_iter().map(|(bound, count)| (bound, count - earlier.get(&bound.to_bits()).unwrap_or(&0.0))).collect();
+        let rows: Vec<(f64, f64)> = buckets(self)
+            .into_iter()
+            .map(|(bound, count)| (bound, count - earlier.get(&bound.to_bits()).unwrap_or(&0.0)))
+            .collect();
         let total = rows.last().map(|(_, count)| *count).filter(|&count| count > 0.0)?;
         rows.into_iter().find(|(_, count)| *count >= total * quantile).map(|(bound, _)| bound)
     }

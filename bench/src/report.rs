@@ -175,7 +175,8 @@ impl Report {
             let (value, worst) = (short(figure.median()), short(figure.worst()));
             [figure.name.clone(), value, worst, figure.unit.to_owned(), figure.rounds.len().to_string(), figure.note()]
         }));
-        let widths: Vec<usize> = (0..6).map(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0)).collect();
+        let widths: Vec<usize> =
+            (0..6).map(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0)).collect();
         let mut text = String::new();
         for row in &rows {
             for (column, cell) in row.iter().enumerate() {

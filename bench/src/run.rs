@@ -58,7 +58,11 @@ impl Run {
     pub fn small_photographs(&self, count: usize) -> Result<Vec<String>> {
         self.make_photographs()?;
         let names: Vec<String> = (0..count).map(|number| format!("{number:05}.jpg")).collect();
-        ensure!(names.iter().all(|name| self.photographs.join(name).exists()), "{} lacks photographs", self.photographs.display());
+        ensure!(
+            names.iter().all(|name| self.photographs.join(name).exists()),
+            "{} lacks photographs",
+            self.photographs.display()
+        );
         Ok(names)
     }
 

@@ -26,7 +26,7 @@ impl Random {
 
     /// A number under `bound`, which is not 0.
     pub fn below(&mut self, bound: u64) -> u64 {
-        (u128::from(self.next()) * u128::from(bound) >> 64) as u64
+        ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
     }
 
     /// Fills `bytes`.

@@ -152,7 +152,7 @@ impl Hub {
         Ok(match self {
             Hub::Framecache { client, source } => Lane::Framecache { client: client.clone(), source: source.clone() },
             Hub::Quinn { connection, shape } => Lane::Quinn(QuinnLane::new(connection.clone(), *shape)),
-            Hub::Tls { traffic } => Lane::Tls(TlsLane::connect(traffic).await?),
+            Hub::Tls { traffic } => Lane::Tls(Box::new(TlsLane::connect(traffic).await?)),
         })
     }
 
@@ -169,7 +169,7 @@ impl Hub {
 enum Lane {
     Framecache { client: Client, source: Arc<Source> },
     Quinn(QuinnLane),
-    Tls(TlsLane),
+    Tls(Box<TlsLane>),
 }
 
 impl Lane {
@@ -239,7 +239,13 @@ impl Eye {
         }
         let seen = if *look == Look::Learn { vec![Learnt::default(); shape.items] } else { Vec::new() };
         Ok(Self {
-            look: look.clone(), file, item_bytes: shape.item_bytes, known, seen: seen.into(), items: 0.into(), bytes: 0.into(),
+            look: look.clone(),
+            file,
+            item_bytes: shape.item_bytes,
+            known,
+            seen: seen.into(),
+            items: 0.into(),
+            bytes: 0.into(),
             wrong: 0.into(),
         })
     }

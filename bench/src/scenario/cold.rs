@@ -47,10 +47,17 @@ async fn measure(run: &Run, label: &str, names: &[String], most: f64, report: &m
     let files: Vec<PathBuf> = names.iter().map(|name| run.photographs.join(name)).collect();
     let mut pillow = Pillow::start(&run.python, &run.scratch.folder("pillow")?, SHORT, CROP, &files).await?;
     let spec = format!("image?short={SHORT}&crop={CROP}&filter=bicubic");
-    let shape =
-        Shape { items: names.len(), item_bytes: PIXELS, batch: 64.min(names.len() / 2), in_flight: 2, request_bytes: 0, head_bytes: 0 };
+    let shape = Shape {
+        items: names.len(),
+        item_bytes: PIXELS,
+        batch: 64.min(names.len() / 2),
+        in_flight: 2,
+        request_bytes: 0,
+        head_bytes: 0,
+    };
     let (address, trust) = (node.quic.to_string(), run.scratch.folder("trust")?);
-    let mut client = Agent::start(&Role::Traffic(Traffic { subject: Subject::Pictures { uris, spec }, address, trust, shape }), &[])?;
+    let mut client =
+        Agent::start(&Role::Traffic(Traffic { subject: Subject::Pictures { uris, spec }, address, trust, shape }), &[])?;
 
     // The same pixels on both sides, every byte; and what the timed rounds are compared with.
     let kept = run.scratch.path().join("pillow-pixels");
@@ -91,8 +98,10 @@ async fn measure(run: &Run, label: &str, names: &[String], most: f64, report: &m
     let workers = moved("framecache_decode_cpu_seconds_total") / run.rounds as f64 * per_thousand;
     report.push(Figure::one(format!("{label}: of it in decoders"), "CPU-s/1,000", Better::Lower, workers));
     let wrong = same.wrong as f64;
-    report.push(Figure::one(format!("{label}: pictures that differ from Pillow's"), "pictures", Better::Lower, wrong).at_most(0.0));
-    report.push(Figure::one(format!("{label}: decodes of each picture and round"), "decodes", Better::Lower, decodes).at_most(1.0));
+    report
+        .push(Figure::one(format!("{label}: pictures that differ from Pillow's"), "pictures", Better::Lower, wrong).at_most(0.0));
+    report
+        .push(Figure::one(format!("{label}: decodes of each picture and round"), "decodes", Better::Lower, decodes).at_most(1.0));
     report.push(Figure::one(format!("{label}: origin requests meanwhile"), "requests", Better::Lower, requests).at_most(0.0));
     ensure!(decodes >= 1.0, "pictures came from the cache");
     rounds.tell(report);

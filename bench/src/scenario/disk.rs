@@ -111,7 +111,7 @@ impl Shelf {
                     moved.fetch_add(entry.body.bytes().len() as u64, Relaxed);
                     // The store checks every entry itself; every 16th is checked once more, against what went in.
                     reads += 1;
-                    if reads % 16 == 0 && xxh3_64(entry.body.bytes()) != hashes[number as usize] {
+                    if reads.is_multiple_of(16) && xxh3_64(entry.body.bytes()) != hashes[number as usize] {
                         wrong.store(true, Relaxed);
                     }
                 }

@@ -62,8 +62,10 @@ pub async fn run(run: &Run) -> Result<Report> {
             capped(run, &origin, 2, 9000, &mut report).await?;
         }
     }
-    report.note("comparators: framecache's transport, split socket, windows and AES-128-GCM of aws-lc-rs for bare quinn; TLS 1.3 with \
-                 the same suite, one TCP connection a request in flight, no delay");
+    report.note(
+        "comparators: framecache's transport, split socket, windows and AES-128-GCM of aws-lc-rs for bare quinn; TLS 1.3 with \
+                 the same suite, one TCP connection a request in flight, no delay",
+    );
     Ok(report)
 }
 
@@ -116,7 +118,14 @@ struct Pair {
 }
 
 impl Pair {
-    async fn start(run: &Run, subject: &Subject, node: &NodeProcess, shape: Shape, ip: IpAddr, inside: &[String]) -> Result<Self> {
+    async fn start(
+        run: &Run,
+        subject: &Subject,
+        node: &NodeProcess,
+        shape: Shape,
+        ip: IpAddr,
+        inside: &[String],
+    ) -> Result<Self> {
         let trust = run.scratch.folder("trust")?;
         let pool = Pool { shape, seed: run.seed, trust: trust.clone(), ip };
         let server = match subject {

@@ -57,12 +57,17 @@ pub async fn run(run: &Run) -> Result<Report> {
         report.push(figure("hit ratio, epochs 3 to 5", steady).at_least(0.95));
         report.push(figure("hit ratio, second epoch of another data set", switched.split_off(1)).at_least(0.9));
         let drops = metrics.sum("framecache_cache_drops_total");
-        report.push(Figure::one(format!("{share} % fits: entries dropped on the way to disk"), "entries", Better::Lower, drops).at_most(0.0));
+        report.push(
+            Figure::one(format!("{share} % fits: entries dropped on the way to disk"), "entries", Better::Lower, drops)
+                .at_most(0.0),
+        );
         node.stop().await?;
         std::fs::remove_dir_all(&settings.folder)?;
     }
     rounds.tell(&mut report);
-    report.note(format!("data sets of {count} objects of 130 to 170 KB; cache is raw_ram of 8 MiB and disk together, as configured"));
+    report.note(format!(
+        "data sets of {count} objects of 130 to 170 KB; cache is raw_ram of 8 MiB and disk together, as configured"
+    ));
     Ok(report)
 }
 
@@ -78,7 +83,10 @@ async fn epoch_hits(node: &NodeProcess, origin: &Origin, objects: &Objects, mut 
                 let id: ObjectId = format!("s3://{BUCKET}/{}", objects.key(number as usize)).parse()?;
                 let raw = client.read(&id, 0, None, &Call::default()).await?;
                 let begins = Random::new(objects.seed, u64::from(number)).next().to_le_bytes();
-                ensure!(raw.bytes.len() == objects.size(number as usize) && raw.bytes.starts_with(&begins), "wrong bytes of {id}");
+                ensure!(
+                    raw.bytes.len() == objects.size(number as usize) && raw.bytes.starts_with(&begins),
+                    "wrong bytes of {id}"
+                );
             }
             anyhow::Ok(())
         });

@@ -83,11 +83,12 @@ pub async fn run(run: &Run) -> Result<Report> {
     let pss = storm(&node, &crowd, Appetite::Loaders, Duration::from_secs(run.size(120, 10))).await?;
     rounds.push(0, watch.end());
     let after = node.metrics().await?;
-    let left = left_over(&node).await?;
+    let (left, until_clean) = left_over(&node).await?;
 
     let mib = |bytes: f64| bytes / (1 << 20) as f64;
     report.push(Figure::one("asked for at once", "x memory_limit", Better::Higher, asked as f64 / MEMORY as f64).at_least(10.0));
-    let pss = Figure::new("memory of node and decoders (PSS, each second)", "MiB", Better::Lower, pss.into_iter().map(mib).collect());
+    let pss =
+        Figure::new("memory of node and decoders (PSS, each second)", "MiB", Better::Lower, pss.into_iter().map(mib).collect());
     report.push(pss.always().at_most(mib(MEMORY as f64)));
     refusals("loaders", &before, &after, &mut report);
     report.push(Figure::one("items answered", "items", Better::Higher, crowd.answered.load(Relaxed) as f64));
@@ -95,6 +96,7 @@ pub async fn run(run: &Run) -> Result<Report> {
     for (name, value) in left {
         report.push(Figure::one(format!("left over after: {name}"), "", Better::Lower, value).at_most(0.0));
     }
+    report.push(Figure::one("left over after: until all of it is nothing", "s", Better::Lower, until_clean));
     for (label, appetite) in [("one page each", Appetite::Pages), ("one picture each", Appetite::Pictures)] {
         let before = node.metrics().await?;
         storm(&node, &crowd, appetite, Duration::from_secs(run.size(20, 5))).await?;
@@ -115,7 +117,8 @@ fn refusals(label: &str, before: &Metrics, after: &Metrics, report: &mut Report)
     let (Some(p50), Some(p99)) = (ms(0.5), ms(0.99)) else {
         return report.note(format!("{label}: nobody was refused"));
     };
-    let figure = |what: &str, value| Figure::one(format!("{label}: header parsed to Busy written, {what}"), "ms", Better::Lower, value);
+    let figure =
+        |what: &str, value| Figure::one(format!("{label}: header parsed to Busy written, {what}"), "ms", Better::Lower, value);
     report.push(figure("p99", p99).against(format!("{count:.0} refusals")).at_most(5.0));
     report.push(figure("p50", p50));
 }
@@ -193,15 +196,17 @@ impl Crowd {
     }
 }
 
-/// What is still reserved or open, once all have gone: given ten seconds to come to nothing.
-async fn left_over(node: &NodeProcess) -> Result<Vec<(&'static str, f64)>> {
+/// What is still reserved or open once all have gone, and the seconds until it was nothing. Fills and decodes that nobody waits for
+/// any more run to their own deadline of a minute; what is left after that was lost.
+async fn left_over(node: &NodeProcess) -> Result<(Vec<(&'static str, f64)>, f64)> {
     let begun = Instant::now();
     loop {
         let metrics = node.metrics().await?;
-        let left = ["framecache_budget_in_use_bytes", "framecache_budget_waiting", "framecache_streams", "framecache_decode_inside"]
-            .map(|name| (name, metrics.sum(name)));
-        if left.iter().all(|(_, value)| *value == 0.0) || begun.elapsed() > Duration::from_secs(10) {
-            return Ok(left.into());
+        let left =
+            ["framecache_budget_in_use_bytes", "framecache_budget_waiting", "framecache_streams", "framecache_decode_inside"]
+                .map(|name| (name, metrics.sum(name)));
+        if left.iter().all(|(_, value)| *value == 0.0) || begun.elapsed() > Duration::from_secs(65) {
+            return Ok((left.into(), begun.elapsed().as_secs_f64()));
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
@@ -227,7 +232,12 @@ async fn slow_readers(node: &NodeProcess, crowd: &Crowd, report: &mut Report) ->
         let (used, waiting) = (frames(&metrics, "framecache_budget_in_use_bytes"), frames(&metrics, "framecache_budget_waiting"));
         let full = used >= 0.9 * frames(&metrics, "framecache_budget_limit_bytes") || waiting > 0.0;
         if full || begun.elapsed() > Duration::from_secs(8) {
-            report.push(Figure::one("slow readers hold of the frames' budget", "ratio", Better::Higher, used / frames(&metrics, "framecache_budget_limit_bytes")));
+            report.push(Figure::one(
+                "slow readers hold of the frames' budget",
+                "ratio",
+                Better::Higher,
+                used / frames(&metrics, "framecache_budget_limit_bytes"),
+            ));
             break full;
         }
     };
@@ -239,7 +249,11 @@ async fn slow_readers(node: &NodeProcess, crowd: &Crowd, report: &mut Report) ->
     let uris: Vec<&str> = crowd.pictures.iter().filter(|uri| !uri.contains("/large/")).take(BATCH).map(String::as_str).collect();
     let asked = Instant::now();
     while asked.elapsed() < Duration::from_secs(4) {
-        crowd.drain(line.frames(&uris, &format!("image?short=250&crop={}", 60 + asked.elapsed().as_millis() % 180), DEADLINE).await?).await;
+        crowd
+            .drain(
+                line.frames(&uris, &format!("image?short=250&crop={}", 60 + asked.elapsed().as_millis() % 180), DEADLINE).await?,
+            )
+            .await;
     }
     let after = node.metrics().await?;
     let moved = after.sum("framecache_units_total") - before.sum("framecache_units_total");

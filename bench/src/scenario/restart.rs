@@ -59,10 +59,17 @@ pub async fn run(run: &Run) -> Result<Report> {
     }
     let gib = cached as f64 / (1u64 << 30) as f64;
     let figure = |name: &str, unit, better, rounds: &[f64]| Figure::new(name, unit, better, rounds.to_vec());
-    report.push(figure("flushed by explain: served without the origin", "ratio", Better::Higher, &found.served).always().at_least(0.99));
+    report.push(
+        figure("flushed by explain: served without the origin", "ratio", Better::Higher, &found.served).always().at_least(0.99),
+    );
     report.push(figure("inserted over 5 s earlier: flushed", "ratio", Better::Higher, &found.flushed).always().at_least(0.9));
     report.push(figure("objects with wrong bytes", "objects", Better::Lower, &found.wrong).always().at_most(0.0));
-    report.push(figure("ready after", "s", Better::Lower, &found.ready).against(format!("{gib:.2} GiB cached and more")).always().at_most(2.0));
+    report.push(
+        figure("ready after", "s", Better::Lower, &found.ready)
+            .against(format!("{gib:.2} GiB cached and more"))
+            .always()
+            .at_most(2.0),
+    );
     report.push(figure("objects told flushed", "objects", Better::Higher, &found.told));
     rounds.tell(&mut report);
     node.stop().await?;
@@ -110,6 +117,8 @@ async fn fill_cache(node: &NodeProcess, count: usize) -> Result<()> {
     while node.metrics().await?.sum("framecache_cache_disk_queued_bytes") > 0.0 && begun.elapsed() < Duration::from_secs(30) {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
+    let held = node.metrics().await?.sum_where("framecache_cache_bytes", "tier=\"disk\"");
+    ensure!(held >= (count * FILL_BYTES) as f64, "only {held:.0} bytes of the fill are on disk");
     Ok(())
 }
 
