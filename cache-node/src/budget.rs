@@ -75,6 +75,9 @@ pub enum BudgetError {
 /// No bytes, and why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
+    /// It was let into the queue, and the deadline came before the bytes. The caller's time is up: tell it so.
+    #[error("no memory before the deadline")]
+    Deadline,
     /// Too much is under way: ask again after that time, or ask another node.
     #[error("busy, retry after {} ms", retry_after.as_millis())]
     Busy { retry_after: Duration },
@@ -295,7 +298,7 @@ enum Entered<'a> {
 }
 
 impl Place<'_> {
-    /// Ends the wait: the bytes if they were granted, else `Busy`.
+    /// Ends the wait: the bytes if they were granted, else `Deadline`.
     fn take(self) -> Result<Reservation, Refused> {
         let place = std::mem::ManuallyDrop::new(self);
         match place.leave() {
@@ -307,7 +310,7 @@ impl Place<'_> {
                 let mut levels = place.budget.levels.lock();
                 let queue = &mut levels[place.level as usize];
                 queue.refused += 1;
-                Err(Refused::Busy { retry_after: policy::retry_after(queue.pace.wait(place.bytes, queue.in_use)) })
+                Err(Refused::Deadline)
             }
         }
     }

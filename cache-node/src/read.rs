@@ -298,6 +298,7 @@ impl From<Refused> for ReadError {
     fn from(refused: Refused) -> Self {
         match refused {
             Refused::Busy { retry_after } => ReadError::Busy { retry_after },
+            Refused::Deadline => ReadError::Deadline,
             Refused::TooLarge { bytes, most } => {
                 ReadError::TooLarge(format!("it needs {bytes} bytes of memory at once, and this node has {most} for it"))
             }

@@ -51,7 +51,9 @@ pub(super) fn decide(ask: &Ask, pace: &Pace) -> Answer {
     let ahead = (ask.waiting_bytes + ask.bytes).saturating_sub(ask.free);
     // The first in the queue has seen what a prediction cannot: a level that stands still. In steady flow its wait is ours too.
     let wait = pace.wait(ahead, ask.in_use).map(|wait| wait.max(ask.oldest_wait));
-    let in_time = wait.unwrap_or(ask.oldest_wait) < ask.time_left;
+    // Twice, for where all come with one deadline the first in the queue has by now stood there for nearly as long, at most: whoever
+    // joined it then would wait just as long and be granted nothing.
+    let in_time = wait.unwrap_or(ask.oldest_wait).saturating_mul(2) < ask.time_left;
     if in_time && ask.waiters < WAITERS_MAX { Answer::Wait } else { Answer::Busy { retry_after: retry_after(wait) } }
 }
 
@@ -130,6 +132,11 @@ mod tests {
             ("a long queue", Ask { waiting_bytes: 190, waiters: 19, ..ask() }, busy(1000)),
             ("full", Ask { waiters: WAITERS_MAX, ..ask() }, busy(50)),
             ("one place left", Ask { waiters: WAITERS_MAX - 1, ..ask() }, Answer::Wait),
+            (
+                "the first has stood for half of the time",
+                Ask { waiters: 1, waiting_bytes: 10, oldest_wait: 500 * MS, ..ask() },
+                busy(500),
+            ),
             ("stands still", Ask { waiters: 1, waiting_bytes: 10, oldest_wait: 2000 * MS, ..ask() }, busy(2000)),
             ("very long", Ask { waiting_bytes: 1_000_000, waiters: 9, ..ask() }, busy(5000)),
         ];

@@ -83,8 +83,9 @@ const STEPS: usize = 120;
 const SAMPLES_MAX: u32 = 1024;
 /// Below twenty samples there is no 95th percentile.
 const SAMPLES_MIN: u32 = 20;
-/// A hedge sooner than this costs the origin more than it saves the caller.
-const DELAY_MIN: Duration = Duration::from_millis(50);
+/// A hedge sooner than this costs the origin more than it saves the caller: S3's first bytes take up to 200 ms in ordinary times,
+/// and a node whose cores are busy sees 50 ms where the origin took one.
+const DELAY_MIN: Duration = Duration::from_millis(250);
 /// Hedges that may be saved up for a bad moment.
 const TOKENS_MAX: f64 = 10.0;
 
@@ -103,7 +104,7 @@ mod tests {
         assert!(hedges.count() <= 500);
     }
 
-    /// Promise: the delay is the observed 95th percentile within a step, never under 50 ms, and absent before there is one.
+    /// Promise: the delay is the observed 95th percentile within a step, never under its minimum, and absent before there is one.
     #[test]
     fn delay_follows_the_percentile() {
         let mut hedge = Hedge::new(0.05);
