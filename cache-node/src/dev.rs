@@ -39,7 +39,8 @@ pub struct Arguments {
     /// Ports: free ones, or the default ones for a single node (4433, 9433).
     #[arg(long, default_value = "free", value_parser = ["free", "default"])]
     pub ports: String,
-    /// Where the nodes keep their caches; a temporary folder, removed at the end, if not given.
+    /// Where the nodes keep their caches, apart for each data folder; a temporary folder, removed at the end, if not given.
+    /// Objects are taken as immutable: while you edit files, set FRAMECACHE_BUCKET__FRESHNESS=always.
     #[arg(long)]
     pub cache: Option<PathBuf>,
     /// Disk for each node's cache, e.g. 4GiB; 0 for none.
@@ -70,7 +71,8 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
     let stop = CancellationToken::new();
     let origin = serve_folder(&arguments.data, &arguments.bucket, stop.clone()).await?;
     let (_temporary, cache) = match &arguments.cache {
-        Some(cache) => (None, cache.clone()),
+        // One for each data folder: another's objects may have the same names, and are taken as immutable.
+        Some(cache) => (None, cache.join(folder_name(&arguments.data)?)),
         None => {
             let folder = temporary_folder()?;
             (Some(Removed(folder.clone())), folder)
@@ -164,6 +166,13 @@ fn announce(nodes: &[Node], origin: SocketAddr, arguments: &Arguments) -> anyhow
             .with_context(|| format!("--ready-file {}: cannot be written", file.display()))?;
     }
     Ok(())
+}
+
+/// A name for the caches of one data folder, by device and inode, so that two folders never share one.
+fn folder_name(data: &Path) -> anyhow::Result<String> {
+    use std::os::unix::fs::MetadataExt;
+    let of = std::fs::metadata(data).with_context(|| format!("--data {}: not a readable folder", data.display()))?;
+    Ok(format!("data-{:x}-{:x}", of.dev(), of.ino()))
 }
 
 /// A folder of this user's alone, for caches that end with the process.

@@ -33,6 +33,9 @@ const PROCESS_BYTES: u64 = 64 << 20;
 /// Memory of connections: QUIC state and receive windows of those that are active at once.
 const TRANSPORT_BYTES: u64 = 64 << 20;
 
+/// How long decoders and the disk's write queue may take to close: 128 MiB of queue at a slow disk's 20 MB/s.
+const CLOSE_MAX: Duration = Duration::from_secs(7);
+
 /// Bytes a pixel takes while it is decoded and rendered at full size: samples, and one rendition.
 const DECODE_BYTES_PER_PIXEL: u64 = 6;
 
@@ -196,8 +199,13 @@ impl Node {
         if tokio::time::timeout(Duration::from_secs(5), self.tasks.wait()).await.is_err() {
             tracing::warn!(tasks = self.tasks.len(), "tasks did not end in time");
         }
-        self.pool.close().await;
-        self.store.close().await;
+        let closed = async {
+            self.pool.close().await;
+            self.store.close().await;
+        };
+        if tokio::time::timeout(CLOSE_MAX, closed).await.is_err() {
+            tracing::warn!("decoders or disk did not close in time");
+        }
         tracing::info!(node = self.id, "node ended");
     }
 }

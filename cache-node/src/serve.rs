@@ -25,6 +25,9 @@ use crate::read::Reader;
 use crate::telemetry::TraceContext;
 pub use metrics::RequestMetrics;
 
+/// How long request tasks may take to see that their connection is closed.
+const LAST_TASKS_MAX: std::time::Duration = std::time::Duration::from_secs(2);
+
 /// What answers requests.
 pub struct Service {
     reader: Arc<Reader>,
@@ -135,6 +138,10 @@ impl Service {
             tracing::warn!(streams = self.counts.streams.count(), "drain deadline passed, ending streams");
         }
         self.closing.cancel();
+        self.tasks.close();
+        if tokio::time::timeout(LAST_TASKS_MAX, self.tasks.wait()).await.is_err() {
+            tracing::warn!(tasks = self.tasks.len(), "request tasks did not end in time");
+        }
     }
 
     fn is_leaving(&self) -> bool {

@@ -10,6 +10,7 @@ mod read;
 mod tries;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
@@ -66,7 +67,12 @@ pub struct Call {
 struct Topology {
     view: View,
     ring: Ring,
+    /// A node of it could not be reached.
+    doubted: AtomicBool,
 }
+
+/// Longest wait for one node's view, when there are others to ask.
+const VIEW_MAX: Duration = Duration::from_secs(3);
 
 /// One node to ask.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -115,25 +121,40 @@ impl Client {
     }
 
     async fn topology(&self, call: &Call, deadline: Instant) -> Result<Arc<Topology>, Error> {
-        if let Some(topology) = self.inner.topology.load_full() {
-            return Ok(topology);
+        let known = self.inner.topology.load_full();
+        if let Some(topology) = known.as_ref().filter(|topology| !topology.doubted.load(Ordering::Relaxed)) {
+            return Ok(topology.clone());
         }
+        // Any node will do: those of the seeds, and those that were members when last heard.
+        let members = known.iter().flat_map(|topology| topology.view.rows()).map(|row| row.quic.clone());
+        let mut asked: Vec<String> = Vec::new();
         let mut last = Error::new(ErrorKind::Unavailable, "no node is configured");
-        for seed in &self.inner.config.addresses {
-            match self.view_from(seed, call, deadline).await {
+        for address in self.inner.config.addresses.iter().cloned().chain(members) {
+            if asked.contains(&address) {
+                continue;
+            }
+            let until = deadline.min(Instant::now() + VIEW_MAX);
+            match self.view_from(&address, call, until).await {
                 Ok(view) => {
-                    let topology = Arc::new(Topology { ring: Ring::new(&view), view });
+                    let topology = Arc::new(Topology { ring: Ring::new(&view), view, doubted: AtomicBool::new(false) });
                     self.inner.topology.store(Some(topology.clone()));
                     return Ok(topology);
                 }
+                Err(error) if error.kind == ErrorKind::Timeout && until < deadline => {
+                    last = Error::new(ErrorKind::Unavailable, format!("no answer from {address}"));
+                }
                 Err(error) => last = error,
             }
+            asked.push(address);
         }
-        Err(last)
+        // Nobody says anything new: what was known is better than nothing, and its other nodes may live.
+        known.ok_or(last)
     }
 
     /// Asks for the view again before the next request: a node of it could not be reached.
-    fn forget_topology(&self) {
-        self.inner.topology.store(None);
+    fn doubt_topology(&self) {
+        if let Some(topology) = self.inner.topology.load().as_ref() {
+            topology.doubted.store(true, Ordering::Relaxed);
+        }
     }
 }

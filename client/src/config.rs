@@ -12,7 +12,7 @@ pub struct ClientConfig {
     pub addresses: Vec<String>,
     /// Whom to trust and what to show.
     pub tls: TlsFiles,
-    /// Bearer token, sent once a connection where the cluster asks for one.
+    /// Bearer token, for clusters that ask for one. No node does yet, and none is sent.
     pub token: Option<String>,
     /// Deadline of a call that names none: 30 seconds.
     pub timeout: Duration,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::error::{Error, ErrorKind};
 use crate::quic::{self, Windows};
@@ -39,6 +39,13 @@ struct Slot {
     connection: tokio::sync::Mutex<Option<quinn::Connection>>,
 }
 
+impl Slot {
+    /// Whether it is connected, or being so.
+    fn is_live(&self) -> bool {
+        self.connection.try_lock().map_or(true, |held| held.as_ref().is_some_and(|c| c.close_reason().is_none()))
+    }
+}
+
 impl Pool {
     pub(crate) fn new(tls: TlsFiles, memory: u64) -> Self {
         let windows = Windows::client(memory);
@@ -64,6 +71,10 @@ impl Pool {
     fn slot(&self, address: &str) -> Result<Arc<Slot>, Error> {
         let mut slots = self.slots.lock();
         if slots.len() >= CONNECTIONS_MAX && !slots.contains_key(address) {
+            // Of nodes that came and went, only the living matter.
+            slots.retain(|_, slot| slot.is_live());
+        }
+        if slots.len() >= CONNECTIONS_MAX && !slots.contains_key(address) {
             return Err(unavailable(format!("more than {CONNECTIONS_MAX} nodes")));
         }
         Ok(slots.entry(address.to_owned()).or_default().clone())
@@ -72,19 +83,25 @@ impl Pool {
     async fn connect(&self, address: &str) -> Result<quinn::Connection, Error> {
         let host = host_of(address);
         let mut config = tls::client(&self.tls, host)?;
-        config.transport_config(Arc::new(quic::transport(self.windows, Some(Duration::from_secs(10)))));
+        config.transport_config(Arc::new(quic::transport(self.windows, Some(quic::KEEP_ALIVE))));
         let found = tokio::net::lookup_host(address).await;
         let targets: Vec<SocketAddr> = found.map_err(|e| unavailable(format!("cannot resolve {address}: {e}")))?.collect();
         let mut last = unavailable(format!("{address} resolves to no address"));
+        let each = CONNECT_MAX / targets.len().max(1) as u32;
         for target in targets {
-            let connecting = self.endpoint(target)?.connect_with(config.clone(), target, host);
-            let connecting = connecting.map_err(|e| unavailable(format!("cannot connect to {address}: {e}")))?;
-            match connecting.await {
-                Ok(connection) => return Ok(connection),
-                Err(error) => last = refused(address, &error),
-            }
+            last = match timeout(each, self.handshake(target, host, config.clone())).await {
+                Ok(Ok(connection)) => return Ok(connection),
+                Ok(Err(error)) => error,
+                Err(_) => unavailable(format!("no answer from {target}")),
+            };
         }
         Err(last)
+    }
+
+    async fn handshake(&self, target: SocketAddr, host: &str, config: quinn::ClientConfig) -> Result<quinn::Connection, Error> {
+        let connecting = self.endpoint(target)?.connect_with(config, target, host);
+        let connecting = connecting.map_err(|e| unavailable(format!("cannot connect to {target}: {e}")))?;
+        connecting.await.map_err(|error| refused(target, &error))
     }
 
     fn endpoint(&self, target: SocketAddr) -> Result<quinn::Endpoint, Error> {
@@ -113,10 +130,16 @@ impl Pool {
 }
 
 /// A failed handshake: wrong trust is for the user to mend and final, all else may pass.
-fn refused(address: &str, error: &quinn::ConnectionError) -> Error {
-    let text = error.to_string();
-    let kind = if text.contains("certificate") { ErrorKind::Invalid } else { ErrorKind::Unavailable };
-    Error::new(kind, format!("cannot connect to {address}: {text}"))
+fn refused(target: SocketAddr, error: &quinn::ConnectionError) -> Error {
+    // TLS alerts on certificates and unknown authorities (RFC 8446 section 6: 42 to 48), as QUIC carries them (RFC 9001
+    // section 4.8: 0x100 and the alert).
+    let trust = |code: u64| (0x100 + 42..=0x100 + 48).contains(&code);
+    let kind = match error {
+        quinn::ConnectionError::TransportError(error) if trust(error.code.into()) => ErrorKind::Invalid,
+        quinn::ConnectionError::ConnectionClosed(close) if trust(close.error_code.into()) => ErrorKind::Invalid,
+        _ => ErrorKind::Unavailable,
+    };
+    Error::new(kind, format!("cannot connect to {target}: {error}"))
 }
 
 fn unavailable(message: String) -> Error {

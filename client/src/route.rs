@@ -8,7 +8,7 @@ use crate::error::ErrorKind;
 const BACKOFF_FIRST: Duration = Duration::from_millis(20);
 /// Longest pause: past it a waiting loader would rather be told.
 const BACKOFF_MAX: Duration = Duration::from_secs(2);
-/// Most tries of one item, whatever the deadline: a loop that gets here is a fault to be seen, not waited out.
+/// Most tries of an item that fails, rather than being refused for now: a loop that gets here is a fault to be seen.
 pub const ATTEMPTS_MAX: u32 = 64;
 
 /// What to do with an item that failed.
@@ -33,15 +33,16 @@ pub enum Step {
 /// `Busy` keeps to the node, because the next one would have to fill the key again; a lost or failing node is left at once the
 /// first time. Pauses have full jitter, so that clients that were refused together do not return together.
 pub fn after_failure(kind: &ErrorKind, attempt: u32, left: Duration, random: u64) -> Step {
-    if kind.is_final() || attempt >= ATTEMPTS_MAX {
-        return Step::GiveUp;
-    }
     let backoff = BACKOFF_FIRST.saturating_mul(1 << attempt.min(10)).min(BACKOFF_MAX);
     let step = match kind {
-        ErrorKind::Busy { retry_after } => {
-            Step::Again { after: *retry_after / 2 + jitter((*retry_after).max(BACKOFF_FIRST), random) }
-        }
+        _ if kind.is_final() => return Step::GiveUp,
         ErrorKind::Timeout => return Step::GiveUp,
+        // Only the deadline ends it: a cluster that starts cold is busy for long. The node's hint grows with the tries.
+        ErrorKind::Busy { retry_after } => {
+            let hint = (*retry_after).max(backoff).min(BACKOFF_MAX.max(*retry_after));
+            Step::Again { after: hint / 2 + jitter(hint, random) }
+        }
+        _ if attempt >= ATTEMPTS_MAX => return Step::GiveUp,
         _ if attempt == 1 => Step::Next { after: Duration::ZERO },
         _ => Step::Next { after: jitter(backoff, random) },
     };
@@ -71,6 +72,7 @@ mod tests {
         assert_eq!(after_failure(&ErrorKind::Unavailable, 1, LONG, u64::MAX), Step::Next { after: Duration::ZERO });
         let busy = ErrorKind::Busy { retry_after: Duration::from_millis(100) };
         assert_eq!(after_failure(&busy, 1, LONG, 0), Step::Again { after: Duration::from_millis(50) });
+        assert_eq!(after_failure(&busy, 1000, LONG, 0), Step::Again { after: Duration::from_secs(1) });
         assert_eq!(after_failure(&busy, 1, Duration::from_millis(10), u64::MAX), Step::GiveUp);
         assert_eq!(after_failure(&ErrorKind::Timeout, 1, LONG, 0), Step::GiveUp);
         assert_eq!(after_failure(&ErrorKind::Unavailable, ATTEMPTS_MAX, LONG, 0), Step::GiveUp);

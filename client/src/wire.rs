@@ -51,8 +51,6 @@ pub mod code {
     pub const SLOW: u32 = 2;
     /// The node ends.
     pub const LEAVING: u32 = 3;
-    /// More connections than the node allows.
-    pub const CROWDED: u32 = 4;
 }
 
 /// What is asked. Numbers are for ever; an unknown one is answered with [`Status::UnknownVerb`].

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use framecache::wire::codec;
 use framecache::wire::stream::SendBytes;
-use framecache::wire::{ItemHead, Status, code};
+use framecache::wire::{ItemHead, PAYLOAD_BYTES_MAX, Status, code};
 use tokio::time::{Instant, timeout};
 
 use super::metrics::RequestMetrics;
@@ -29,6 +29,8 @@ pub(super) struct Answer {
     metrics: Arc<RequestMetrics>,
     /// When the request's header was parsed.
     parsed: Instant,
+    /// Time that the client took to take what was sent.
+    drained_in: Duration,
     /// The last status that was sent: how the request ended.
     pub(super) status: Status,
     /// Payload bytes that were sent.
@@ -37,7 +39,7 @@ pub(super) struct Answer {
 
 impl Answer {
     pub(super) fn new(send: quinn::SendStream, metrics: Arc<RequestMetrics>) -> Self {
-        Self { send, metrics, parsed: Instant::now(), status: Status::Ok, sent_bytes: 0 }
+        Self { send, metrics, parsed: Instant::now(), drained_in: Duration::ZERO, status: Status::Ok, sent_bytes: 0 }
     }
 
     /// The request's header is parsed: from here its time counts.
@@ -47,7 +49,10 @@ impl Answer {
     }
 
     /// Sends one item. Not cancel safe.
-    pub(super) async fn item(&mut self, mut head: ItemHead, payload: Bytes) -> Result<(), Gone> {
+    pub(super) async fn item(&mut self, mut head: ItemHead, mut payload: Bytes) -> Result<(), Gone> {
+        if payload.len() > PAYLOAD_BYTES_MAX as usize {
+            (head, payload) = (ItemHead { index: head.index, attempt: head.attempt, ..too_large(payload.len()) }, Bytes::new());
+        }
         head.payload_bytes = payload.len() as u32;
         self.status = Status::from_number(head.status);
         let Ok(encoded) = codec::encode(&head) else {
@@ -55,10 +60,12 @@ impl Answer {
             return Err(Gone);
         };
         let bytes = payload.len() as u64;
-        let patience = DRAIN_GRACE + Duration::from_millis(bytes * 1000 / DRAIN_BYTES_PER_SECOND);
         let mut parts = [Bytes::from(encoded), payload];
         let parts = if bytes == 0 { &mut parts[..1] } else { &mut parts[..] };
-        match timeout(patience, self.send.send_bytes(parts)).await {
+        let began = Instant::now();
+        let sent = timeout(self.patience(bytes), self.send.send_bytes(parts)).await;
+        self.drained_in += began.elapsed();
+        match sent {
             Ok(Ok(())) => {
                 self.sent_bytes += bytes;
                 if self.status == Status::Busy {
@@ -74,6 +81,12 @@ impl Answer {
         }
     }
 
+    /// How long `bytes` more may take: the minimum rate is of the whole reply, so that no client earns a new grace with each item.
+    fn patience(&self, bytes: u64) -> Duration {
+        let whole = Duration::from_millis((self.sent_bytes + bytes) * 1000 / DRAIN_BYTES_PER_SECOND);
+        (DRAIN_GRACE + whole).saturating_sub(self.drained_in)
+    }
+
     /// Sends the only item: a message, or a failure.
     pub(super) async fn only(&mut self, payload: Result<Vec<u8>, (Status, String)>) -> Result<(), Gone> {
         match payload {
@@ -86,9 +99,11 @@ impl Answer {
         }
     }
 
-    /// All items are sent.
-    pub(super) fn finish(mut self) {
-        let _ = self.send.finish();
+    /// All items are sent; resolves when the client has them, or is gone, so that a drain does not cut them.
+    pub(super) async fn finish(mut self) {
+        if self.send.finish().is_ok() {
+            let _ = timeout(DRAIN_GRACE, self.send.stopped()).await;
+        }
     }
 
     /// There was no request to answer; the code says why.
@@ -105,6 +120,10 @@ pub(super) fn failure(status: Status, message: impl Into<String>) -> ItemHead {
         message.pop();
     }
     ItemHead { status: status as u16, last: true, message, ..ItemHead::default() }
+}
+
+fn too_large(bytes: usize) -> ItemHead {
+    failure(Status::TooLarge, format!("{bytes} bytes pass what one item may carry, {PAYLOAD_BYTES_MAX}"))
 }
 
 /// The head of an item that failed with `error`.

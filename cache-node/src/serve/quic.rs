@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
 use super::answer::{Answer, failure};
-use super::{Request, Service, verbs};
+use super::{Entered, Request, Service, verbs};
 use crate::auth::Caller;
 
 /// Most connections at once: 10,000 loaders fit, with room for peers.
@@ -52,21 +52,21 @@ pub async fn accept(endpoint: quinn::Endpoint, service: Arc<Service>, stop: Canc
             () = stop.cancelled() => return,
         };
         let Some(incoming) = incoming else { return };
-        let open = service.counts.connections.count();
-        if open >= CONNECTIONS_MAX {
+        let handshakes = service.counts.handshakes.count();
+        if service.counts.connections.count() + handshakes >= CONNECTIONS_MAX {
             incoming.refuse();
-        } else if service.counts.handshakes.count() >= HANDSHAKES_UNPROVEN_MAX && incoming.may_retry() {
+        } else if handshakes >= HANDSHAKES_UNPROVEN_MAX && incoming.may_retry() {
             // The client comes back with a token; an error means that it left already.
             let _ = incoming.retry();
         } else {
             let service = service.clone();
-            service.tasks.clone().spawn(connection(incoming, service));
+            let handshake = service.counts.handshakes.enter();
+            service.tasks.clone().spawn(connection(incoming, handshake, service));
         }
     }
 }
 
-async fn connection(incoming: quinn::Incoming, service: Arc<Service>) {
-    let handshake = service.counts.handshakes.enter();
+async fn connection(incoming: quinn::Incoming, handshake: Entered, service: Arc<Service>) {
     let remote = incoming.remote_address();
     let connection = match timeout(HANDSHAKE_MAX, incoming).await {
         Ok(Ok(connection)) => connection,
@@ -126,7 +126,7 @@ async fn one(send: quinn::SendStream, mut recv: quinn::RecvStream, service: Arc<
     let whole = outcome.instrument(span).await;
     service.metrics.request(verb, answer.status, parsed.elapsed(), answer.sent_bytes);
     match whole {
-        true => answer.finish(),
+        true => answer.finish().await,
         false => drop(answer),
     }
 }

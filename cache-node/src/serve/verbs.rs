@@ -132,8 +132,14 @@ fn permitted(uri: &str, action: Action, service: &Service, request: &Request) ->
     let id: ObjectId = uri.parse().map_err(|e: framecache::object::ParseError| failure(Status::Malformed, e.to_string()))?;
     match service.authorise(request, action, id.bucket(), id.key()) {
         Verdict::Allow => Ok(id),
-        Verdict::Deny { reason } => Err(failure(Status::Denied, reason)),
+        Verdict::Deny { reason } => Err(denied(reason, &id.to_string(), request)),
     }
+}
+
+/// A denial: the reason is for the log, since it would draw a map of the policy for a stranger.
+fn denied(reason: &str, what: &str, request: &Request) -> ItemHead {
+    tracing::info!(caller = %request.caller, what, reason, "denied");
+    failure(Status::Denied, "the policy does not permit it")
 }
 
 async fn read(body: ReadBody, answer: &mut Answer, service: &Arc<Service>, request: &Request) -> Result<(), Gone> {
@@ -294,7 +300,8 @@ async fn list(body: ListBody, service: &Arc<Service>, request: &Request) -> Resu
         .and_then(|rest| rest.split_once('/'))
         .ok_or_else(|| (Status::Malformed, "prefix is not of the form s3://bucket/…".into()))?;
     if let Verdict::Deny { reason } = service.authorise(request, Action::List, bucket, prefix) {
-        return Err((Status::Denied, reason.to_owned()));
+        let head = denied(reason, &body.prefix, request);
+        return Err((Status::Denied, head.message));
     }
     if !service.reader.origin().knows(bucket) {
         return Err((Status::NotConfigured, ReadError::NotConfigured(bucket.to_owned()).to_string()));
@@ -312,9 +319,12 @@ async fn list(body: ListBody, service: &Arc<Service>, request: &Request) -> Resu
 
 async fn explained(body: ExplainBody, service: &Arc<Service>, request: &Request) -> Result<Vec<u8>, (Status, String)> {
     if body.uri.is_empty() {
-        return encode(&ExplainPayload { lines: service.about() });
+        return match service.authorise(request, Action::Admin, "", "") {
+            Verdict::Allow => encode(&ExplainPayload { lines: service.about() }),
+            Verdict::Deny { reason } => Err((Status::Denied, denied(reason, "the node itself", request).message)),
+        };
     }
-    let id = permitted(&body.uri, Action::Read, service, request);
+    let id = permitted(&body.uri, Action::Admin, service, request);
     let id = id.map_err(|head| (Status::from_number(head.status), head.message))?;
     let spec = match body.spec.as_str() {
         "" => None,

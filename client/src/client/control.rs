@@ -49,7 +49,7 @@ impl Client {
     /// # Errors
     /// `Unavailable`, `Timeout`; `Invalid` if the trust is wrong.
     pub async fn nodes(&self, call: &Call) -> Result<Vec<NodeRow>, Error> {
-        self.forget_topology();
+        self.doubt_topology();
         let topology = self.topology(call, self.deadline(call)).await?;
         Ok(topology.view.rows().cloned().collect())
     }

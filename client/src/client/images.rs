@@ -1,10 +1,11 @@
 //! Decoded pictures: a batch is one stream for each owner; items come as they are ready, each into its slot.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use futures::future::{BoxFuture, FutureExt};
 use futures::stream::{FuturesUnordered, StreamExt};
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use super::ask::Reply;
 use super::tries::Tries;
@@ -32,8 +33,8 @@ struct Want {
 
 /// What a step of a batch leads to.
 enum Event {
-    /// These are to be asked for now, of these nodes.
-    Routed(Vec<(Target, Vec<Want>)>),
+    /// These are to be asked for now, of these nodes; those are not tried again.
+    Routed { groups: Vec<(Target, Vec<Want>)>, over: Vec<(Want, Error)> },
     /// What one request gave.
     Answered { done: Vec<(usize, Version)>, failed: Vec<(Want, Error)> },
     /// These are not tried again.
@@ -55,8 +56,9 @@ impl Client {
         steps.push(ask.route(wants.collect()).boxed());
         while let Some(event) = steps.next().await {
             let (done, failed) = match event {
-                Event::Routed(groups) => {
+                Event::Routed { groups, over } => {
                     steps.extend(groups.into_iter().map(|(target, wants)| ask.request(target, wants).boxed()));
+                    over.into_iter().for_each(|(want, e)| outcomes[want.index] = Some(Err(e.about(&ids[want.index]))));
                     continue;
                 }
                 Event::GaveUp(failed) => {
@@ -109,19 +111,35 @@ impl Ask<'_> {
                 }
             }
         }
-        Event::Routed(groups)
+        Event::Routed { groups, over: Vec::new() }
     }
 
-    /// One wait for pictures that failed together: they come back together, in one request, not in as many as there are.
+    /// The rule for each picture, and one wait for all that failed together: they come back in one request, not in as many as
+    /// there are.
     async fn retry(&self, failed: Vec<(Want, Error)>) -> Event {
-        let Some((leader, error)) = failed.first() else { return Event::GaveUp(failed) };
-        let mut tries = leader.tries;
-        match tries.failed(self.client, error.clone(), self.deadline).await {
-            Err(_) => Event::GaveUp(failed),
-            Ok(()) => {
-                let follow = |(want, _): (Want, Error)| Want { index: want.index, tries: want.tries.following(&tries) };
-                self.route(failed.into_iter().map(follow).collect()).await
+        let mut longest = Duration::ZERO;
+        let mut wants = Vec::new();
+        let mut over = Vec::new();
+        for (mut want, error) in failed {
+            match want.tries.step(self.client, &error, self.deadline) {
+                None => over.push((want, error)),
+                Some(after) => {
+                    longest = longest.max(after);
+                    wants.push(want);
+                }
             }
+        }
+        if wants.is_empty() {
+            return Event::GaveUp(over);
+        }
+        sleep(longest).await;
+        match self.route(wants).await {
+            Event::Routed { groups, .. } => Event::Routed { groups, over },
+            Event::Answered { done, mut failed } => {
+                failed.extend(over);
+                Event::Answered { done, failed }
+            }
+            event => event,
         }
     }
 
@@ -130,6 +148,9 @@ impl Ask<'_> {
         let mut answers = Answers { open: wants.iter().map(|want| (want.index, *want)).collect(), done: vec![], failed: vec![] };
         let ended = self.exchange(&target, &wants, &mut answers).await;
         let error = ended.err().unwrap_or_else(|| Error::new(ErrorKind::Unavailable, "the reply ended early"));
+        if error.kind == ErrorKind::Unavailable && !answers.open.is_empty() {
+            self.client.doubt_topology();
+        }
         let Answers { open, done, mut failed } = answers;
         failed.extend(open.into_values().map(|want| (want, error.clone().from_node(&target.id, want.tries.attempt))));
         Event::Answered { done, failed }

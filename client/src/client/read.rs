@@ -91,6 +91,9 @@ impl Client {
                 *buffer = vec![0; whole.len() as usize];
                 facts = Some(Facts { version, size: item.size });
             }
+            if facts.as_ref().is_some_and(|facts| item.version != facts.version.as_str() || item.size != facts.size) {
+                return Err(protocol("items of two versions in one reply"));
+            }
             let end = at + u64::from(item.payload_bytes);
             let from = (at - first.start()) as usize;
             let place =

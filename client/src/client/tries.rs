@@ -1,6 +1,7 @@
 //! The tries of one item: which node is next, by the rules of `route`.
 
 use std::hash::{BuildHasher, Hasher};
+use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
@@ -22,34 +23,39 @@ impl Tries {
         Self { key, attempt: 1, position: 0 }
     }
 
-    /// The state of this item after it failed and waited together with `leader`.
-    pub(super) fn following(self, leader: &Tries) -> Self {
-        Self { key: self.key, ..*leader }
-    }
-
     /// The node to ask now.
     pub(super) async fn target(&self, client: &Client, call: &Call, deadline: Instant) -> Result<Target, Error> {
         let mut walk = client.walk(self.key, call, deadline).await?;
         Ok(walk.swap_remove(self.position % walk.len()))
     }
 
-    /// Takes in a failure and waits as the rule says; gives the error back when there is nothing more to try.
-    pub(super) async fn failed(&mut self, client: &Client, error: Error, deadline: Instant) -> Result<(), Error> {
+    /// Takes in a failure; how long to wait before the next try, or nothing if there is none.
+    pub(super) fn step(&mut self, client: &Client, error: &Error, deadline: Instant) -> Option<Duration> {
         let left = deadline.saturating_duration_since(Instant::now());
         let after = match route::after_failure(&error.kind, self.attempt, left, random()) {
-            Step::GiveUp => return Err(Error { attempt: self.attempt, ..error }),
+            Step::GiveUp => return None,
             Step::Again { after } => after,
             Step::Next { after } => {
                 self.position += 1;
                 after
             }
         };
-        if error.kind == ErrorKind::Unavailable {
-            client.forget_topology();
+        if error.kind == ErrorKind::Unavailable && error.node.is_none() {
+            client.doubt_topology();
         }
         self.attempt += 1;
-        sleep(after).await;
-        Ok(())
+        Some(after)
+    }
+
+    /// Takes in a failure and waits as the rule says; gives the error back when there is nothing more to try.
+    pub(super) async fn failed(&mut self, client: &Client, error: Error, deadline: Instant) -> Result<(), Error> {
+        match self.step(client, &error, deadline) {
+            None => Err(Error { attempt: self.attempt, ..error }),
+            Some(after) => {
+                sleep(after).await;
+                Ok(())
+            }
+        }
     }
 }
 

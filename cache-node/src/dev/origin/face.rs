@@ -26,17 +26,18 @@ impl S3 for FolderOrigin {
             let object = shared.object(&key, if_match.as_ref(), if_none_match.as_ref())?;
             let span = span(range, object.facts.size)?;
             // With the opening, so that a small object costs one visit to the blocking pool.
-            let first = body::read(&object.file, span.start, span.end).map_err(S3Error::internal_error)?;
+            let first = body::read(&object.file, &object.facts, span.start, span.end).map_err(S3Error::internal_error)?;
             Ok((object, span, first))
         });
         let (Object { file, facts }, span, first) = opened.await?;
+        let of = facts.clone();
         Ok(S3Response::new(GetObjectOutput {
             accept_ranges: Some("bytes".into()),
             content_length: Some((span.end - span.start) as i64),
             content_range: range.is_some().then(|| format!("bytes {}-{}/{}", span.start, span.end - 1, facts.size)),
             e_tag: Some(ETag::Strong(facts.etag)),
             last_modified: Some(facts.modified.into()),
-            body: Some(body::stream(file, span, first)),
+            body: Some(body::stream(file, of, span, first)),
             ..Default::default()
         }))
     }

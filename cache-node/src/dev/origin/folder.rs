@@ -125,6 +125,14 @@ impl Folder {
 }
 
 impl Facts {
+    /// An error if `file` is not what it was: rewritten in place, its bytes would belong to no etag.
+    pub(super) fn still_of(&self, file: &File) -> io::Result<()> {
+        match Self::of(&file.metadata()?) == *self {
+            true => Ok(()),
+            false => Err(io::Error::other("file was rewritten while it was read")),
+        }
+    }
+
     fn of(meta: &std::fs::Metadata) -> Self {
         let (seconds, nanos) = (meta.mtime(), meta.mtime_nsec());
         let etag = format!("{:x}-{:x}-{:x}", meta.ino(), meta.size(), i128::from(seconds) * 1_000_000_000 + i128::from(nanos));
