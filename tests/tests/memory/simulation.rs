@@ -81,7 +81,8 @@ async fn story(seed: u64) -> Outcomes {
     let mut calls = JoinSet::new();
     for _ in 0..OPERATIONS {
         sleep(Duration::from_millis(if dice.chance(60) { 0 } else { dice.within(0..120) })).await;
-        let (key, own, story) = (*dice.one_of(&KEYS), dice.fork(), story.clone());
+        let (key, picture) = (*dice.one_of(&KEYS), *dice.one_of(&KEYS[4..]));
+        let (own, story) = (dice.fork(), story.clone());
         match dice.within(0..100) {
             0..8 if replaces => {
                 generation += 1;
@@ -90,7 +91,7 @@ async fn story(seed: u64) -> Outcomes {
             8..10 if replaces => story.world.origin.delete(key),
             0..55 => drop(calls.spawn(story.call(key, true, own))),
             // What is no picture is asked for as one seldom.
-            _ if dice.chance(70) => drop(calls.spawn(story.call(dice.one_of(&KEYS[4..]), false, own))),
+            _ if dice.chance(70) => drop(calls.spawn(story.call(picture, false, own))),
             _ => drop(calls.spawn(story.call(key, false, own))),
         }
     }
