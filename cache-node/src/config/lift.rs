@@ -114,9 +114,11 @@ impl Lift<'_> {
 
     fn cache(&mut self, raw: RawCache, node: &Node) -> Result<Cache, ConfigError> {
         let RawCache { raw_ram, decoded_ram, disk, admission } = raw;
-        // A quarter each: the rest is for decoders, buffers and requests under way.
-        let raw_ram = raw_ram.unwrap_or(node.memory_limit / 4);
-        let decoded_ram = decoded_ram.unwrap_or(node.memory_limit / 4);
+        // A quarter each: the rest is for decoders, buffers and requests under way. These do not shrink with a small node: the
+        // disk's buffers alone are 448 MiB.
+        let share = if node.memory_limit < 4 << 30 { node.memory_limit / 8 } else { node.memory_limit / 4 };
+        let raw_ram = raw_ram.unwrap_or(share);
+        let decoded_ram = decoded_ram.unwrap_or(share);
         if raw_ram.saturating_add(decoded_ram) >= node.memory_limit {
             return Err(ConfigError::Conflict {
                 key: "node.memory_limit",

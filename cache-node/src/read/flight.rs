@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use futures::FutureExt;
 use futures::future::{BoxFuture, Shared};
 use parking_lot::Mutex;
+use tokio::sync::oneshot;
 use tokio_util::task::TaskTracker;
 use tracing::Instrument;
 
@@ -84,23 +85,30 @@ impl<K: Hash + Eq + Clone + Send + 'static, V: Clone + Send + Sync + 'static> Fl
     where
         F: Future<Output = V> + Send + 'static,
     {
-        let flight = {
+        let (flight, begun) = {
             let mut running = self.running.lock();
             let found = running.get(&key).cloned();
-            match part(found.is_some(), running.len()) {
-                Part::Refuse => return Err(Grounded::Full),
-                Part::Wait => {
+            match (part(found.is_some(), running.len()), found) {
+                (Part::Wait, Some(flight)) => {
                     self.joined.fetch_add(1, Ordering::Relaxed);
-                    found
+                    (flight, None)
                 }
-                Part::Lead => {
-                    let flight = self.begin(key.clone(), fill());
-                    running.insert(key, flight.clone());
-                    Some(flight)
+                (Part::Refuse, _) => return Err(Grounded::Full),
+                _ => {
+                    // Numbered before it can ask the origin anything, and spawned after the lock is gone: a runtime that ends
+                    // drops a task in the call that spawns it, and landing takes the lock.
+                    let number = self.begun.fetch_add(1, Ordering::AcqRel);
+                    let (tell, told) = oneshot::channel();
+                    let flight = Flight { number, answer: async move { told.await.ok() }.boxed().shared() };
+                    running.insert(key.clone(), flight.clone());
+                    (flight, Some(tell))
                 }
             }
         };
-        let Some(Flight { number, answer }) = flight else { return Err(Grounded::Lost) };
+        if let Some(tell) = begun {
+            self.begin(key, fill(), tell);
+        }
+        let Flight { number, answer } = flight;
         answer.await.map(|answer| (answer, number)).ok_or(Grounded::Lost)
     }
 
@@ -111,7 +119,7 @@ impl<K: Hash + Eq + Clone + Send + 'static, V: Clone + Send + Sync + 'static> Fl
         flight.answer.await
     }
 
-    fn begin<F>(&self, key: K, fill: F) -> Flight<V>
+    fn begin<F>(&self, key: K, fill: F, tell: oneshot::Sender<V>)
     where
         F: Future<Output = V> + Send + 'static,
     {
@@ -119,12 +127,11 @@ impl<K: Hash + Eq + Clone + Send + 'static, V: Clone + Send + Sync + 'static> Fl
         let fill = async move {
             let answer = fill.await;
             drop(landed);
-            answer
+            // Nobody may be left who waits.
+            let _ = tell.send(answer);
         };
         // The fill belongs to its leader's trace; those who join see that they waited.
-        let task = self.tasks.spawn(fill.in_current_span());
-        let number = self.begun.fetch_add(1, Ordering::AcqRel);
-        Flight { number, answer: async move { task.await.ok() }.boxed().shared() }
+        self.tasks.spawn(fill.in_current_span());
     }
 }
 

@@ -31,8 +31,8 @@ pub(super) type FillResult = Result<Entry, ReadError>;
 /// Why raw bytes are read, which decides where they are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
-    /// Somebody asked for them.
-    Reply,
+    /// Somebody asked for them; with admission's word, if it was asked already.
+    Reply(Option<Place>),
     /// A decoder did: its output is what is kept.
     Decode,
 }
@@ -66,7 +66,7 @@ impl Reader {
             },
         };
         let current = |head: &Head| policy.judge(Some(head), self.clock.now_unix_ms()) == Judgement::Fresh;
-        let entry = self.filled(fill, Purpose::Reply, current, deadline).await?;
+        let entry = self.filled(fill, Purpose::Reply(None), current, deadline).await?;
         Ok(entry.head)
     }
 
@@ -91,7 +91,8 @@ impl Reader {
             return Ok(entry.head);
         }
         // Under the name by which others ask for the same page, who know no version: with If-Match it would be fetched beside it.
-        let entry = self.filled(Fill::Page(object, near, None), Purpose::Reply, |head| head.version == *pin, deadline).await?;
+        let entry =
+            self.filled(Fill::Page(object, near, None), Purpose::Reply(None), |head| head.version == *pin, deadline).await?;
         match entry.head.version == *pin {
             true => Ok(entry.head),
             false => Err(self.changed(id, pin.clone(), Some(entry.head.version))),
@@ -114,7 +115,7 @@ impl Reader {
             if let Ok(None) = reader.held(&key, Some(&version), deadline).await {
                 let fill = Fill::Page(object, page, Some(version));
                 // Whoever reads the page meets the same error, and reports it.
-                let _ = reader.pinned_fill(fill, Purpose::Reply, deadline).await;
+                let _ = reader.pinned_fill(fill, Purpose::Reply(None), deadline).await;
             }
         });
     }
@@ -174,11 +175,13 @@ impl Reader {
     ) -> Result<Entry, ReadError> {
         let object = id.object();
         let page_bytes = page.range().clamp(head.size).len();
-        let fill = match self.store.place(&pages::key(id, page), page_bytes) {
-            Place::Pass if part.len() < page_bytes => Fill::Exact(object, part, head.version.clone()),
+        // Asked once for each fill: admission counts what it is asked for.
+        let place = (part.len() < page_bytes).then(|| self.store.place(&pages::key(id, page), page_bytes));
+        let fill = match place {
+            Some(Place::Pass) => Fill::Exact(object, part, head.version.clone()),
             _ => Fill::Page(object, page, Some(head.version.clone())),
         };
-        self.pinned_fill(fill, Purpose::Reply, deadline).await
+        self.pinned_fill(fill, Purpose::Reply(place), deadline).await
     }
 
     /// The whole page, of `version`, for a decoder: without a reply's budget, since a flight of its own holds one.
@@ -275,7 +278,7 @@ impl Reader {
             return Ok(entry);
         }
         let reservation = self.budget.reserve(FILLS, page.range().len(), deadline).await?;
-        if purpose == Purpose::Reply {
+        if matches!(purpose, Purpose::Reply(_)) {
             self.store.room().await;
         }
         self.counts.fills.fetch_add(1, Ordering::Relaxed);
@@ -292,7 +295,11 @@ impl Reader {
         }
         let short = || ReadError::Unavailable("the origin gave a part of a page".into());
         let entry = pages::entry(head, page, fetched.body).ok_or_else(short)?;
-        let hint = if purpose == Purpose::Decode { InsertHint::RamOnly } else { InsertHint::Normal };
+        let hint = match purpose {
+            Purpose::Decode => InsertHint::RamOnly,
+            Purpose::Reply(Some(place)) => InsertHint::As(place),
+            Purpose::Reply(None) => InsertHint::Normal,
+        };
         self.store.insert(key, entry.clone(), hint);
         drop(reservation);
         Ok(entry)
