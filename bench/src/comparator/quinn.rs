@@ -2,7 +2,6 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::{Context, Result};
 use bytes::Bytes;
@@ -59,7 +58,7 @@ pub async fn connect(traffic: &Traffic) -> Result<quinn::Connection> {
     let mut tls = Trust::at(&traffic.trust).client()?;
     tls.alpn_protocols = vec![ALPN.to_vec()];
     let mut config = quinn::ClientConfig::new(Arc::new(QuicClientConfig::try_from(tls)?));
-    config.transport_config(Arc::new(quic::transport(Windows::client(1 << 30), Some(Duration::from_secs(10)))));
+    config.transport_config(Arc::new(quic::transport(Windows::client(1 << 30), Some(quic::KEEP_ALIVE))));
     let (host, _) = traffic.address.rsplit_once(':').context("no port")?;
     let endpoint = quic::endpoint(quic::bind(([0, 0, 0, 0], 0).into())?, None)?;
     Ok(endpoint.connect_with(config, traffic.address.parse()?, host)?.await?)
