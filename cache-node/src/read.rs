@@ -257,6 +257,26 @@ impl Reader {
     }
 }
 
+/// What a request that was let in does with a deeper room that is busy: it waits and asks again, until its own deadline. Refusing it
+/// now would be late, and throw away its place.
+async fn inside<T, F>(deadline: Instant, mut ask: impl FnMut() -> F) -> Result<T, ReadError>
+where
+    F: Future<Output = Result<T, ReadError>>,
+{
+    loop {
+        match ask().await {
+            Err(ReadError::Busy { .. }) if Instant::now() >= deadline => return Err(ReadError::Deadline),
+            Err(ReadError::Busy { retry_after }) => {
+                tokio::time::sleep_until(deadline.min(Instant::now() + retry_after.max(AGAIN_MIN))).await;
+            }
+            answer => return answer,
+        }
+    }
+}
+
+/// Shortest pause before a busy room is asked again.
+const AGAIN_MIN: Duration = Duration::from_millis(5);
+
 /// What a flight gave by the caller's deadline, in the caller's terms.
 fn landed<V>(answer: Result<Result<V, Grounded>, Elapsed>, what: &str) -> Result<V, ReadError> {
     match answer {

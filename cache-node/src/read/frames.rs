@@ -11,7 +11,7 @@ use framecache::{ByteRange, DecodeSpec, ObjectId, Page, Version};
 use tokio::time::{Instant, timeout_at};
 use tracing::Instrument;
 
-use super::{FLIGHT_MAX, ReadError, Reader, ServedFrame, in_time, landed};
+use super::{FLIGHT_MAX, ReadError, Reader, ServedFrame, in_time, inside, landed};
 use crate::budget::Level;
 use crate::cache::{Body, Entry, EntryKey, Head, InsertHint, Judgement, frames, pages};
 use crate::decode::{DecodeError, DecodeJob, Probe, Source, SourceError, probe};
@@ -71,7 +71,7 @@ impl Reader {
                     if known.is_none() {
                         reservation.shrink_to(0);
                     }
-                    self.decoded(id, spec, version, deadline).await?
+                    inside(deadline, || self.decoded(id, spec, version.clone(), deadline)).await?
                 }
             };
             expected = entry.body.bytes().len() as u64;

@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering;
 use framecache::{ByteRange, ObjectId, Page, Version};
 use tokio::time::{Instant, timeout_at};
 
-use super::{FLIGHT_MAX, ReadError, Reader, Served, in_time, landed};
-use crate::budget::Level;
+use super::{FLIGHT_MAX, ReadError, Reader, Served, in_time, inside, landed};
+use crate::budget::{Level, Reservation};
 use crate::cache::{Body, Entry, Head, InsertHint, Judgement, Place, pages};
 use crate::origin::OriginError;
 
@@ -138,10 +138,51 @@ impl Reader {
         head: &Head,
         deadline: Instant,
     ) -> Result<Served, ReadError> {
+        let door = self.budget.reserve(Level::Read, page.range().clamp(head.size).len(), deadline).await?;
+        self.page_inside(id, page, range, head, Some(door), deadline).await
+    }
+
+    /// Lets a read in, or refuses it: its first page's memory, and then the head. Only the door says busy; what was let in waits for
+    /// deeper rooms until its own deadline.
+    ///
+    /// # Errors
+    /// As [`Reader::head`], or for a pin as [`Reader::pinned_head`].
+    pub async fn enter(
+        self: &Arc<Self>,
+        id: &ObjectId,
+        pin: Option<&Version>,
+        near: Page,
+        deadline: Instant,
+    ) -> Result<(Head, Reservation), ReadError> {
+        self.check(id)?;
+        let known = self.heads.get(&id.object()).map_or(u64::MAX, |head| head.size);
+        let door = self.budget.reserve(Level::Read, near.range().clamp(known).len(), deadline).await?;
+        let head = inside(deadline, || async {
+            match pin {
+                Some(pin) => self.pinned_head(id, pin, near, deadline).await,
+                None => self.head(id, near, deadline).await,
+            }
+        });
+        Ok((head.await?, door))
+    }
+
+    /// [`Reader::page`] for a read that was let in; `door` is the memory that it entered with, for its first page.
+    pub async fn page_inside(
+        self: &Arc<Self>,
+        id: &ObjectId,
+        page: Page,
+        range: ByteRange,
+        head: &Head,
+        door: Option<Reservation>,
+        deadline: Instant,
+    ) -> Result<Served, ReadError> {
         let key = pages::key(id, page);
         let part = page.range().clamp(head.size).intersect(range);
         let page_bytes = page.range().clamp(head.size).len();
-        let mut reservation = self.budget.reserve(Level::Read, page_bytes, deadline).await?;
+        let mut reservation = match door.filter(|door| door.bytes() >= page_bytes) {
+            Some(door) => door,
+            None => inside(deadline, || async { Ok(self.budget.reserve(Level::Read, page_bytes, deadline).await?) }).await?,
+        };
         let found = match self.store.get_ram(&key, Some(&head.version)) {
             Some(entry) => Some(entry),
             None => self.held(&key, Some(&head.version), deadline).await?,
@@ -152,7 +193,7 @@ impl Reader {
             // The reply's memory is kept meanwhile, and what was filled is its own at once: were it left to the cache until
             // there is memory, a crowd would evict each other's pages, fill for ever and answer nobody.
             None => {
-                let entry = self.fill_part(id, page, part, head, deadline).await?;
+                let entry = inside(deadline, || self.fill_part(id, page, part, head, deadline)).await?;
                 match &entry.body {
                     Body::Raw(bytes) if bytes.len() as u64 == part.len() && part.len() != page_bytes => Some(bytes.clone()),
                     _ => pages::slice(&entry, page, part),

@@ -22,6 +22,7 @@ use tokio::time::timeout;
 use super::answer::{Answer, Gone, failure, read_failure};
 use super::{Request, Service, explain};
 use crate::auth::{Action, Verdict};
+use crate::budget::Reservation;
 use crate::cache::Head;
 use crate::read::{ReadError, ServedFrame};
 
@@ -145,25 +146,33 @@ fn denied(reason: &str, what: &str, request: &Request) -> ItemHead {
 async fn read(body: ReadBody, answer: &mut Answer, service: &Arc<Service>, request: &Request) -> Result<(), Gone> {
     match begin_read(&body, service, request).await {
         Err(head) => answer.item(head, Bytes::new()).await,
-        Ok((id, head, range)) => send_pages(&id, &head, range, answer, service, request).await,
+        Ok(read) => send_pages(read, answer, service, request).await,
     }
 }
 
+/// A read that was let in.
+struct Admitted {
+    id: ObjectId,
+    head: Head,
+    range: ByteRange,
+    /// Memory of its first page.
+    door: Reservation,
+}
+
 /// Which object, version and range: all that can be wrong before the first byte.
-async fn begin_read(body: &ReadBody, service: &Arc<Service>, request: &Request) -> Result<(ObjectId, Head, ByteRange), ItemHead> {
+async fn begin_read(body: &ReadBody, service: &Arc<Service>, request: &Request) -> Result<Admitted, ItemHead> {
     let id = permitted(&body.uri, Action::Read, service, request)?;
     let range = ByteRange::at(body.start, body.length.min(u64::MAX - body.start));
     let range = range.ok_or_else(|| failure(Status::Malformed, "range passes 2^64"))?;
     let near = Page::new(range.start() / PAGE_BYTES);
-    let head = match pin(&request.header.version)? {
-        Some(pin) => service.reader.pinned_head(&id, &pin, near, request.deadline).await,
-        None => service.reader.head(&id, near, request.deadline).await,
-    };
-    let head = head.map_err(|error| read_failure(&error))?;
+    let pin = pin(&request.header.version)?;
+    let entered = service.reader.enter(&id, pin.as_ref(), near, request.deadline).await;
+    let (head, door) = entered.map_err(|error| read_failure(&error))?;
     if range.start() > head.size {
         return Err(read_failure(&ReadError::OutOfRange { start: range.start(), size: head.size }));
     }
-    Ok((id, head.clone(), range.clamp(head.size)))
+    let range = range.clamp(head.size);
+    Ok(Admitted { id, head, range, door })
 }
 
 fn pin(version: &str) -> Result<Option<Version>, ItemHead> {
@@ -174,14 +183,9 @@ fn pin(version: &str) -> Result<Option<Version>, ItemHead> {
 }
 
 /// Pages in order, one at a time in memory of the reply's, the next ones on their way into the cache.
-async fn send_pages(
-    id: &ObjectId,
-    head: &Head,
-    range: ByteRange,
-    answer: &mut Answer,
-    service: &Arc<Service>,
-    request: &Request,
-) -> Result<(), Gone> {
+async fn send_pages(read: Admitted, answer: &mut Answer, service: &Arc<Service>, request: &Request) -> Result<(), Gone> {
+    let Admitted { id, head, range, door } = read;
+    let (id, head, mut door) = (&id, &head, Some(door));
     let item = |offset, last| ItemHead {
         offset,
         last,
@@ -200,7 +204,7 @@ async fn send_pages(
             }
         }
         let part = page.range().intersect(range);
-        match service.reader.page(id, page, range, head, request.deadline).await {
+        match service.reader.page_inside(id, page, range, head, door.take(), request.deadline).await {
             Err(error) => return answer.item(read_failure(&error), Bytes::new()).await,
             Ok(served) => answer.item(item(part.start(), part.end() == range.end()), served.bytes).await?,
         }
