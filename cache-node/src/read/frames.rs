@@ -153,6 +153,10 @@ impl Reader {
     async fn decode(self: Arc<Self>, unit: Unit, head: Head) -> UnitResult {
         let Unit { id, version, spec } = unit;
         let deadline = Instant::now() + FLIGHT_MAX;
+        // Another flight may have landed between the look-up and this one's start.
+        if let Some(entry) = self.store.get_ram(&frames::key(&id, 0, &spec), Some(&version)) {
+            return Ok(entry);
+        }
         let probe = self.probe(&id, &head, deadline).await?;
         let _reservation = self.budget.reserve(Level::Decode, probe.cost_bytes(std::slice::from_ref(&spec)), deadline).await?;
         self.counts.units.fetch_add(1, Ordering::Relaxed);

@@ -53,6 +53,8 @@ impl Reader {
             // After a restart heads are found in what they describe.
             let entry = self.held(&pages::key(&object, near), None, deadline).await?;
             held = entry.map(|entry| entry.head).filter(|head| !self.is_outdated(&object, head));
+            // A flight may have landed while the store was asked.
+            held = held.or_else(|| self.heads.get(&object));
         }
         let fill = match policy.judge(held.as_ref(), now) {
             Judgement::Stale => Fill::Head(object),
