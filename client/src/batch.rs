@@ -99,14 +99,12 @@ impl Batch {
     /// A batch of `count` slots that all have `shape`, in one block that is there from the start.
     ///
     /// # Errors
-    /// `TooLarge` if that is more than an address space holds.
+    /// `TooLarge` if this machine has not as much memory.
     pub fn fixed(count: usize, shape: [u32; 3]) -> Result<Self, Error> {
         let slot_bytes = slot_bytes(shape);
-        let bytes = slot_bytes.checked_mul(count).filter(|&bytes| isize::try_from(bytes).is_ok());
-        let bytes =
-            bytes.ok_or_else(|| Error::new(ErrorKind::TooLarge, format!("{count} pictures of {shape:?} pass all memory")))?;
+        let memory = slot_bytes.checked_mul(count).and_then(Zeroed::new);
+        let memory = Memory::Own(memory.ok_or_else(|| no_memory(count, shape))?);
         let batch = Self::new(count, 0);
-        let memory = Memory::Own(Zeroed::new(bytes));
         batch.state.lock().block = Some(Block { shape, slot_bytes, memory });
         Ok(batch)
     }
@@ -150,7 +148,7 @@ impl Batch {
             return Err(protocol("slot answered twice"));
         }
         if state.block.is_none() && head.bytes().saturating_mul(count as u64) <= self.block_bytes_max {
-            let memory = Memory::Own(Zeroed::new(bytes * count));
+            let memory = Memory::Own(Zeroed::new(bytes * count).ok_or_else(|| no_memory(count, head.shape))?);
             state.block = Some(Block { shape: head.shape, slot_bytes: bytes, memory });
         }
         let pointer = match &mut state.block {
@@ -160,7 +158,7 @@ impl Batch {
                 let message = format!("picture has shape {:?}, but out has {shape:?}", head.shape);
                 return Err(Error::new(ErrorKind::Invalid, message));
             }
-            _ => slot.own.insert(Zeroed::new(bytes)).pointer(),
+            _ => slot.own.insert(Zeroed::new(bytes).ok_or_else(|| no_memory(1, head.shape))?).pointer(),
         };
         slot.writing = true;
         Ok(Place { batch: self, index, head, pointer, bytes, done: false })
@@ -321,6 +319,10 @@ fn slot_bytes(shape: [u32; 3]) -> usize {
     shape.iter().fold(1, |product: usize, &side| product.saturating_mul(side as usize))
 }
 
+fn no_memory(count: usize, shape: [u32; 3]) -> Error {
+    Error::new(ErrorKind::TooLarge, format!("no memory for {count} pictures of {shape:?}"))
+}
+
 fn protocol(message: &str) -> Error {
     Error::new(ErrorKind::Protocol, message)
 }
@@ -413,6 +415,14 @@ mod tests {
         let mut pictures = batch.finish();
         assert_eq!(pictures.pixels(0), None);
         assert_eq!(pictures.slot_mut(0).map(|(shape, pixels)| (shape, pixels.to_vec())), Some(([2, 2, 3], vec![0; 12])));
+    }
+
+    /// Promise: a batch that no memory can hold is refused, and the process lives.
+    #[test]
+    fn absurd_batches_are_refused() {
+        for (count, side) in [(1 << 20, 60_000), (usize::MAX, 1), (1, u32::MAX)] {
+            assert_eq!(Batch::fixed(count, [side, side, 3]).map_err(|error| error.kind).err(), Some(ErrorKind::TooLarge));
+        }
     }
 
     /// Promise: slots that are left out close up without losing or mixing a picture, in and outside the block.

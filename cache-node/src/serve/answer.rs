@@ -3,10 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
+use framecache::quic::Windows;
 use framecache::wire::codec;
 use framecache::wire::stream::SendBytes;
 use framecache::wire::{ItemHead, PAYLOAD_BYTES_MAX, Status, code};
+use futures::FutureExt;
 use tokio::time::{Instant, timeout};
 
 use super::metrics::RequestMetrics;
@@ -19,12 +21,17 @@ const DRAIN_GRACE: Duration = Duration::from_secs(10);
 /// does not, holds memory that others wait for.
 const DRAIN_BYTES_PER_SECOND: u64 = 64 << 10;
 
+/// Bytes of a connection's window that items without a payload have beyond those with one, so that a refusal never waits for
+/// pages that the network has not carried away. 256 streams at once, with the message of each, fit.
+const SMALL_ROOM: u64 = 64 << 10;
+
 /// The stream is of no more use: the client left, or was too slow.
 #[derive(Debug)]
 pub(super) struct Gone;
 
 /// One stream's replies.
 pub(super) struct Answer {
+    connection: quinn::Connection,
     send: quinn::SendStream,
     metrics: Arc<RequestMetrics>,
     /// When the request's header was parsed.
@@ -38,8 +45,9 @@ pub(super) struct Answer {
 }
 
 impl Answer {
-    pub(super) fn new(send: quinn::SendStream, metrics: Arc<RequestMetrics>) -> Self {
-        Self { send, metrics, parsed: Instant::now(), drained_in: Duration::ZERO, status: Status::Ok, sent_bytes: 0 }
+    pub(super) fn new(connection: quinn::Connection, send: quinn::SendStream, metrics: Arc<RequestMetrics>) -> Self {
+        let now = Instant::now();
+        Self { connection, send, metrics, parsed: now, drained_in: Duration::ZERO, status: Status::Ok, sent_bytes: 0 }
     }
 
     /// The request's header is parsed: from here its time counts.
@@ -61,7 +69,18 @@ impl Answer {
         };
         let bytes = payload.len() as u64;
         let mut parts = [Bytes::from(encoded), payload];
-        let parts = if bytes == 0 { &mut parts[..1] } else { &mut parts[..] };
+        // What other streams have to send is larger. It fails only where the stream is gone, as the write finds.
+        let _ = self.send.set_priority(i32::from(bytes == 0));
+        let parts = match bytes {
+            0 => {
+                let written = self.write_small(&parts[0]);
+                parts[0].advance(written);
+                // An empty write waits for room like any other.
+                let left = usize::from(!parts[0].is_empty());
+                &mut parts[..left]
+            }
+            _ => &mut parts[..],
+        };
         let began = Instant::now();
         let sent = timeout(self.patience(bytes), self.send.send_bytes(parts)).await;
         self.drained_in += began.elapsed();
@@ -79,6 +98,14 @@ impl Answer {
                 Err(Gone)
             }
         }
+    }
+
+    /// Writes what fits at once into the window and the room beyond it; how much it was.
+    fn write_small(&mut self, bytes: &[u8]) -> usize {
+        self.connection.set_send_window(Windows::NODE.send + SMALL_ROOM);
+        let written = self.send.write(bytes).now_or_never().and_then(Result::ok).unwrap_or(0);
+        self.connection.set_send_window(Windows::NODE.send);
+        written
     }
 
     /// How long `bytes` more may take: the minimum rate is of the whole reply, so that no client earns a new grace with each item.

@@ -83,14 +83,20 @@ async fn connection(incoming: quinn::Incoming, handshake: Entered, service: Arc<
         };
         // An error is the connection's end, whatever ended it.
         let Ok((send, recv)) = accepted else { return };
-        service.tasks.spawn(one(send, recv, service.clone(), caller.clone()));
+        service.tasks.spawn(one(connection.clone(), send, recv, service.clone(), caller.clone()));
     }
 }
 
 /// One stream: one request, and its reply.
-async fn one(send: quinn::SendStream, mut recv: quinn::RecvStream, service: Arc<Service>, caller: Arc<Caller>) {
+async fn one(
+    connection: quinn::Connection,
+    send: quinn::SendStream,
+    mut recv: quinn::RecvStream,
+    service: Arc<Service>,
+    caller: Arc<Caller>,
+) {
     let _open = service.counts.streams.enter();
-    let mut answer = Answer::new(send, service.metrics.clone());
+    let mut answer = Answer::new(connection, send, service.metrics.clone());
     let header = match timeout(REQUEST_MAX, stream::receive::<Header, _>(&mut recv)).await {
         Ok(Ok(header)) => header,
         Ok(Err(StreamError::Io(error))) if error.kind() != ErrorKind::UnexpectedEof => return,

@@ -223,23 +223,28 @@ async fn frames(body: FramesBody, answer: &mut Answer, service: &Arc<Service>, r
                 (ask, frame)
             }
         })
-        .buffer_unordered(TOGETHER);
-    while let Some((ask, frame)) = ready.next().await {
-        let (head, payload, reservation) = match frame {
-            Ok(ServedFrame { head, tensor, reservation }) => {
-                let item = ItemHead {
-                    size: head.size,
-                    version: head.version.as_str().to_owned(),
-                    tensor: Some(tensor.head.into()),
-                    ..ItemHead::default()
-                };
-                (item, tensor.data, Some(reservation))
-            }
-            Err(head) => (head, Bytes::new(), None),
-        };
-        let head = ItemHead { index: ask.index, attempt: ask.attempt, last: true, ..head };
-        answer.item(head, payload).await?;
-        drop(reservation);
+        .buffer_unordered(TOGETHER)
+        .ready_chunks(TOGETHER);
+    while let Some(mut done) = ready.next().await {
+        // Refusals before pixels: they are small, and whoever is refused has to go elsewhere.
+        done.sort_by_key(|(_, frame)| frame.is_ok());
+        for (ask, frame) in done {
+            let (head, payload, reservation) = match frame {
+                Ok(ServedFrame { head, tensor, reservation }) => {
+                    let item = ItemHead {
+                        size: head.size,
+                        version: head.version.as_str().to_owned(),
+                        tensor: Some(tensor.head.into()),
+                        ..ItemHead::default()
+                    };
+                    (item, tensor.data, Some(reservation))
+                }
+                Err(head) => (head, Bytes::new(), None),
+            };
+            let head = ItemHead { index: ask.index, attempt: ask.attempt, last: true, ..head };
+            answer.item(head, payload).await?;
+            drop(reservation);
+        }
     }
     Ok(())
 }
