@@ -5,6 +5,7 @@ import pytest
 import framecache as fc
 
 torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.peers
 
 
 def test_torch_shares_the_memory(cluster, client):
@@ -29,6 +30,19 @@ def test_dataloader_workers_read(cluster, client, method):
     assert [tuple(batch.shape) for batch in loader] == [(2, 64, 64, 3)] * 2
 
 
+@pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
+def test_dataloader_takes_whole_batches(cluster, client, method):
+    """The README's loader: a batch a request, without a copy in the worker, and every pixel in order."""
+    uris = [cluster.uri(f"mix/{index}.jpg") for index in range(6)]
+    want = torch.from_dlpack(client.images(uris, fc.Image(short=64, crop=64)).data)
+    pictures = Batches(cluster.client(), uris)
+    for epoch in range(2):
+        loader = torch.utils.data.DataLoader(
+            pictures, batch_size=3, num_workers=2, collate_fn=as_it_is, multiprocessing_context=method, timeout=60
+        )
+        assert torch.equal(torch.cat(list(loader)), want), epoch
+
+
 class Pictures(torch.utils.data.Dataset):
     def __init__(self, client, uris):
         self.client, self.uris = client, uris
@@ -40,3 +54,13 @@ class Pictures(torch.utils.data.Dataset):
         from framecache.torch import to_torch
 
         return to_torch(self.client.images([self.uris[index]], fc.Image(short=64, crop=64))[0])
+
+
+class Batches(Pictures):
+    def __getitems__(self, indices):
+        batch = self.client.images([self.uris[index] for index in indices], fc.Image(short=64, crop=64))
+        return torch.from_dlpack(batch.data)
+
+
+def as_it_is(batch):
+    return batch
