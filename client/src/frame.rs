@@ -31,18 +31,28 @@ pub enum Dtype {
 }
 
 /// The order of a tensor's dimensions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 #[repr(u8)]
 pub enum Layout {
     /// Height, width, channels; row-major without padding.
+    #[default]
     Hwc = 0,
+    /// Channels, height, width; row-major without padding.
+    Chw = 1,
+}
+
+impl Layout {
+    /// The layout of that number.
+    pub fn from_number(number: u8) -> Option<Self> {
+        [Self::Hwc, Self::Chw].into_iter().find(|layout| *layout as u8 == number)
+    }
 }
 
 /// What a tensor looks like, apart from its numbers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TensorHead {
-    /// Height, width, channels.
+    /// Lengths of the dimensions, in the order of `layout`.
     pub shape: [u32; 3],
     /// The number type.
     pub dtype: Dtype,
@@ -50,7 +60,7 @@ pub struct TensorHead {
     pub layout: Layout,
     /// Width and height of the picture or frame before resize and crop.
     pub source: (u32, u32),
-    /// EXIF orientation, 1 to 8, as stored; 1 where there is none. Reported, not applied.
+    /// EXIF orientation, 1 to 8, as stored; 1 where there is none. Applied only where the spec says so.
     pub orientation: u8,
     /// Presentation time in seconds; 0 for a picture.
     pub pts_seconds: f64,

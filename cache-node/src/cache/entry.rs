@@ -256,10 +256,11 @@ fn texts(header: &[u8]) -> Option<[&str; 5]> {
 }
 
 fn tensor_head(fixed: &[u8]) -> Option<TensorHead> {
-    (fixed[17] == Dtype::U8 as u8 && fixed[18] == Layout::Hwc as u8).then(|| TensorHead {
+    let layout = Layout::from_number(fixed[18])?;
+    (fixed[17] == Dtype::U8 as u8).then(|| TensorHead {
         shape: [u32_at(fixed, 72), u32_at(fixed, 76), u32_at(fixed, 80)],
         dtype: Dtype::U8,
-        layout: Layout::Hwc,
+        layout,
         source: (u32_at(fixed, 84), u32_at(fixed, 88)),
         orientation: fixed[19],
         pts_seconds: f64::from_bits(u64_at(fixed, 92)),

@@ -260,7 +260,7 @@ fn served(entry: Entry, reservation: crate::budget::Reservation) -> Result<Serve
 /// Bytes of the output where the spec alone says it.
 fn fixed_bytes(spec: &DecodeSpec) -> Option<u64> {
     match spec {
-        DecodeSpec::Image(image) => image.fixed_output().map(|(width, height)| u64::from(width) * u64::from(height) * 3),
+        DecodeSpec::Image(image) => image.fixed_shape().map(|shape| shape.iter().map(|&side| u64::from(side)).product()),
         _ => None,
     }
 }

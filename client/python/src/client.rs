@@ -297,7 +297,7 @@ fn objects(uris: &Bound<'_, PyAny>) -> PyResult<(Vec<Py<PyString>>, Vec<ObjectId
 /// The buffer of `out`, if `count` pictures of `spec` fit it exactly.
 fn pixels_buffer(out: &Bound<'_, PyAny>, count: usize, spec: &ImageSpec) -> PyResult<PyBuffer<u8>> {
     let py = out.py();
-    let (width, height) = spec.fixed_output().ok_or_else(|| {
+    let shape = spec.fixed_shape().ok_or_else(|| {
         invalid(py, format!("out= wants a spec whose output has one size, with crop or size; {spec} depends on the picture"))
     })?;
     // A torch tensor has no buffer of its own, but lends it as a numpy array.
@@ -308,7 +308,8 @@ fn pixels_buffer(out: &Bound<'_, PyAny>, count: usize, spec: &ImageSpec) -> PyRe
     if buffer.readonly() || !buffer.is_c_contiguous() {
         return Err(PyBufferError::new_err("out= wants a writable, C-contiguous buffer"));
     }
-    let want = [count, height as usize, width as usize, 3];
+    let [a, b, c] = shape.map(|side| side as usize);
+    let want = [count, a, b, c];
     match buffer.shape() == want {
         true => Ok(buffer),
         false => Err(invalid(py, format!("out has shape {:?}, want {want:?}", buffer.shape()))),
@@ -317,14 +318,14 @@ fn pixels_buffer(out: &Bound<'_, PyAny>, count: usize, spec: &ImageSpec) -> PyRe
 
 /// Where the pictures are received.
 fn slots(count: usize, spec: &ImageSpec, out: Option<&PyBuffer<u8>>, memory: u64) -> Result<Slots, Error> {
-    match (spec.fixed_output(), out) {
-        (Some((width, height)), Some(out)) => {
+    match (spec.fixed_shape(), out) {
+        (Some(shape), Some(out)) => {
             let external = External { pointer: out.buf_ptr().cast(), bytes: out.len_bytes() };
             // SAFETY: the caller holds `out` exported, so it stays valid, until the slots are gone; that nothing else uses it
             // meanwhile is asked of whoever passes `out=`.
-            unsafe { Slots::external(count, [height, width, 3], external) }
+            unsafe { Slots::external(count, shape, external) }
         }
-        (Some((width, height)), None) => Slots::fixed(count, [height, width, 3]),
+        (Some(shape), None) => Slots::fixed(count, shape),
         (None, _) => Ok(Slots::new(count, memory)),
     }
 }

@@ -3,13 +3,14 @@
 use std::f64::consts::PI;
 
 /// How the samples under an output pixel are weighed. All but `Nearest` widen when they shrink, so that nothing aliases.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Filter {
     /// The sample under the centre of the output pixel.
     Nearest,
     /// Equal weights over the output pixel.
     Box,
     /// A triangle, torchvision's default.
+    #[default]
     Bilinear,
     /// A raised cosine.
     Hamming,

@@ -50,7 +50,7 @@ impl Window {
         self.width == 0 || self.height == 0
     }
 
-    pub(super) fn is_within(&self, width: usize, height: usize) -> bool {
+    pub(crate) fn is_within(&self, width: usize, height: usize) -> bool {
         let ends_within = |start: usize, length: usize, side| start.checked_add(length).is_some_and(|end| end <= side);
         ends_within(self.x, self.width, width) && ends_within(self.y, self.height, height)
     }

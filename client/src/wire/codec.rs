@@ -173,12 +173,12 @@ impl TryFrom<TensorItem> for TensorHead {
 
     fn try_from(item: TensorItem) -> Result<Self, CodecError> {
         bound(item.dtype == Dtype::U8 as u8, "dtype")?;
-        bound(item.layout == Layout::Hwc as u8, "layout")?;
+        let layout = Layout::from_number(item.layout).ok_or(CodecError::Field("layout"))?;
         bound((1..=8).contains(&item.orientation), "orientation")?;
         bound(item.shape.iter().all(|&side| side > 0), "shape")?;
         let source = (item.source[0], item.source[1]);
         let (shape, orientation, pts_seconds) = (item.shape, item.orientation, item.pts_seconds);
-        Ok(TensorHead { shape, dtype: Dtype::U8, layout: Layout::Hwc, source, orientation, pts_seconds })
+        Ok(TensorHead { shape, dtype: Dtype::U8, layout, source, orientation, pts_seconds })
     }
 }
 

@@ -1,0 +1,346 @@
+//! A rendition: one decoded picture made into what a spec asks for. Pixels in, pixels out; runs inside a worker.
+//!
+//! In Pillow's order: the mode first (gray, colour, transparency), then orientation, then box, resize and crop, then flip; how the
+//! tensor is laid out comes last. Whatever a step needs beside the picture is counted in [`Rendition::scratch_bytes`].
+
+use std::borrow::Cow;
+
+use framecache::frame::{Dtype, Layout};
+use framecache::pixels::{self, Plan, Source, Window};
+use framecache::spec::{Alpha, Depth, Geometry, ImageSpec, Mode, Orientation};
+use framecache::{DecodeSpec, TensorHead};
+
+use super::{DecodeError, Limits, Probe};
+
+/// What the samples of a decoded picture are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// One byte: the same for all three channels.
+    Gray,
+    /// Red, green, blue.
+    Rgb,
+    /// The same and alpha, not premultiplied.
+    Rgba,
+    /// Two bytes, in this machine's order: gray of 16 bits.
+    Gray16,
+}
+
+impl Kind {
+    /// Bytes of a pixel.
+    pub(super) fn bytes(self) -> usize {
+        match self {
+            Self::Gray => 1,
+            Self::Gray16 => 2,
+            Self::Rgb => 3,
+            Self::Rgba => 4,
+        }
+    }
+}
+
+/// A decoded picture, or one frame of several: rows from the top, without padding.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Samples<'a> {
+    /// `width * height * kind.bytes()` bytes.
+    pub(super) pixels: &'a [u8],
+    pub(super) width: usize,
+    pub(super) height: usize,
+    pub(super) kind: Kind,
+}
+
+/// One rendition, its sizes worked out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Rendition {
+    pub(super) spec: ImageSpec,
+    pub(super) geometry: Geometry,
+    orientation: u8,
+}
+
+impl Rendition {
+    /// Works `spec` out for this picture, or refuses it alone.
+    pub(super) fn of(spec: &DecodeSpec, probe: &Probe, limits: &Limits) -> Result<Self, DecodeError> {
+        let unsupported = |reason: String| DecodeError::Unsupported { format: probe.format, reason };
+        let DecodeSpec::Image(image) = spec else { return Err(unsupported(format!("{spec} of a picture"))) };
+        let geometry = image.turned_geometry(probe.width, probe.height, probe.orientation);
+        let geometry = geometry.map_err(|error| unsupported(error.to_string()))?;
+        let (width, height) = geometry.resized;
+        let too_long = width.max(height) as usize > pixels::SIDE_MAX;
+        if too_long || u64::from(geometry.window.width as u32) * u64::from(geometry.window.height as u32) > limits.pixels_max {
+            return Err(DecodeError::TooLarge { width, height, limit: limits.pixels_max });
+        }
+        Ok(Self { spec: image.clone(), geometry, orientation: probe.orientation })
+    }
+
+    /// The tensor's shape.
+    pub(super) fn shape(&self) -> [u32; 3] {
+        self.spec.shape(self.geometry.output())
+    }
+
+    /// Bytes of the tensor.
+    pub(super) fn bytes(&self) -> usize {
+        self.shape().iter().map(|&side| side as usize).product()
+    }
+
+    /// What the tensor looks like.
+    pub(super) fn head(&self, probe: &Probe) -> TensorHead {
+        TensorHead {
+            shape: self.shape(),
+            dtype: Dtype::U8,
+            layout: self.spec.layout,
+            source: (probe.width, probe.height),
+            orientation: probe.orientation,
+            pts_seconds: 0.0,
+        }
+    }
+
+    /// Bytes that drawing takes for itself, beside the picture and the tensor: upper bound for any kind of samples.
+    pub(super) fn scratch_bytes(&self, probe: &Probe) -> u64 {
+        let (width, height) = self.geometry.source;
+        let source = u64::from(width) * u64::from(height);
+        let plain = self.spec == ImageSpec { mode: Mode::Rgb, alpha: Alpha::Drop, depth: Depth::Pillow, ..self.spec.clone() };
+        let widest = if plain && probe.channels == 1 { 1 } else { 4 };
+        // Another mode, another orientation, premultiplied colour: one copy at a time beside the one it is made from.
+        let copies = if plain && self.turn() == 1 && probe.channels != 4 { 0 } else { 2 };
+        let drawn = if self.is_drawn_in_place() { 0 } else { self.geometry.window.width * self.geometry.window.height * 4 };
+        let resize = pixels::resize_scratch_bytes(width as usize, height as usize, widest, &self.plan());
+        (source.saturating_mul(widest as u64 * copies)).saturating_add(drawn as u64).saturating_add(resize as u64)
+    }
+
+    /// Draws `samples` into `out`, which has [`Rendition::bytes`] bytes. A frame of another size than the probe's was probed as such.
+    pub(super) fn draw(&self, samples: &Samples<'_>, out: &mut [u8]) {
+        assert_eq!(out.len(), self.bytes(), "rendition fits its place");
+        let (picture, kind) = self.in_mode(samples);
+        let (picture, width, height) = turned(picture, samples.width, samples.height, kind.bytes(), self.turn());
+        let source = Source { pixels: &picture, width, height, channels: kind.bytes() };
+        let channels = self.spec.channels() as usize;
+        match (kind.bytes() == channels && self.is_drawn_in_place(), kind.bytes()) {
+            (true, _) => self.scale(&source, out),
+            (false, 1) if channels == 3 && self.is_drawn_in_place() => {
+                let gray = out.len() - out.len() / 3;
+                self.scale(&source, &mut out[gray..]);
+                replicate(out);
+            }
+            (false, drawn) => {
+                let mut whole = vec![0; self.geometry.window.width * self.geometry.window.height * drawn];
+                self.scale(&source, &mut whole);
+                self.arrange(&whole, drawn, out);
+            }
+        }
+        if self.spec.flip && self.is_drawn_in_place() {
+            let row = self.geometry.window.width;
+            match channels {
+                1 => mirror::<1>(out, row),
+                3 => mirror::<3>(out, row),
+                _ => mirror::<4>(out, row),
+            }
+        }
+    }
+
+    /// Whether the tensor is the window as it is drawn, but for the number of channels and a flip.
+    fn is_drawn_in_place(&self) -> bool {
+        self.spec.layout == Layout::Hwc && self.geometry.tiles == (1, 1) && self.spec.alpha != Alpha::Keep
+    }
+
+    /// The orientation to be applied; 1 for none.
+    fn turn(&self) -> u8 {
+        match self.spec.orientation {
+            Orientation::Apply => self.orientation,
+            Orientation::Ignore => 1,
+        }
+    }
+
+    /// The samples in the mode that is resized: what Pillow's `convert` gives.
+    fn in_mode<'a>(&self, samples: &Samples<'a>) -> (Cow<'a, [u8]>, Kind) {
+        let pixels = samples.pixels;
+        match (samples.kind, self.spec.mode, self.spec.alpha) {
+            (Kind::Gray, ..) => (pixels.into(), Kind::Gray),
+            (Kind::Gray16, ..) => (narrow(pixels, self.spec.depth).into(), Kind::Gray),
+            (Kind::Rgb, Mode::Rgb, _) => (pixels.into(), Kind::Rgb),
+            (Kind::Rgb, Mode::Gray, _) => (luma::<3>(pixels).into(), Kind::Gray),
+            (Kind::Rgba, Mode::Rgb, Alpha::Keep) => (pixels.into(), Kind::Rgba),
+            (Kind::Rgba, Mode::Rgb, Alpha::Drop) => (opaque(pixels).into(), Kind::Rgb),
+            (Kind::Rgba, Mode::Rgb, Alpha::Over(colour)) => (over(pixels, colour).into(), Kind::Rgb),
+            (Kind::Rgba, Mode::Gray, Alpha::Over(colour)) => (luma::<3>(&over(pixels, colour)).into(), Kind::Gray),
+            (Kind::Rgba, Mode::Gray, _) => (luma::<4>(pixels).into(), Kind::Gray),
+        }
+    }
+
+    fn scale(&self, source: &Source<'_>, out: &mut [u8]) {
+        let plan = self.plan();
+        let part = self.geometry.region.unwrap_or(Window { x: 0, y: 0, width: source.width, height: source.height });
+        if plan.size == (part.width, part.height) {
+            // Pillow crops where the box has the result's size.
+            let Window { x, y, width, height } = plan.window;
+            return pixels::crop(source, Window { x: part.x + x, y: part.y + y, width, height }, out);
+        }
+        if source.channels < 4 || plan.filter == pixels::Filter::Nearest {
+            return pixels::resize(source, &plan, out);
+        }
+        pixels::resize(&Source { pixels: &premultiplied(source.pixels), ..*source }, &plan, out);
+        unmultiply(out);
+    }
+
+    fn plan(&self) -> Plan {
+        let Geometry { region, resized: (width, height), window, .. } = self.geometry;
+        let region = region.map(|r| [r.x, r.y, r.x + r.width, r.y + r.height].map(|side| side as f32));
+        Plan { size: (width as usize, height as usize), region, window, filter: self.spec.filter }
+    }
+
+    /// From the window as drawn, with `drawn` channels a pixel, to the tensor.
+    fn arrange(&self, whole: &[u8], drawn: usize, out: &mut [u8]) {
+        let Window { width, height, .. } = self.geometry.window;
+        let (columns, rows) = (self.geometry.tiles.0 as usize, self.geometry.tiles.1 as usize);
+        let (tile_width, tile_height) = (width / columns, height / rows);
+        let channels = self.spec.channels() as usize;
+        let plane = width * height;
+        let mut to = 0;
+        for tile in 0..columns * rows {
+            let (x, y) = (tile % columns * tile_width, tile / columns * tile_height);
+            for row in y..y + tile_height {
+                let line = &whole[(row * width + x) * drawn..][..tile_width * drawn];
+                for column in 0..tile_width {
+                    let column = if self.spec.flip { tile_width - 1 - column } else { column };
+                    let pixel = &line[column * drawn..][..drawn];
+                    for channel in 0..channels {
+                        let value = match (channel, drawn) {
+                            (3, 1 | 3) => 255,
+                            (_, 1) => pixel[0],
+                            _ => pixel[channel],
+                        };
+                        let at = match self.spec.layout {
+                            Layout::Chw => channel * plane + to,
+                            _ => to * channels + channel,
+                        };
+                        out[at] = value;
+                    }
+                    to += 1;
+                }
+            }
+        }
+    }
+}
+
+/// Gray in the last third becomes three equal channels, front to back: what is written never passes what is still to be read.
+fn replicate(out: &mut [u8]) {
+    let pixels = out.len() / 3;
+    for i in 0..pixels {
+        let gray = out[2 * pixels + i];
+        out[3 * i..3 * (i + 1)].fill(gray);
+    }
+}
+
+fn mirror<const CHANNELS: usize>(out: &mut [u8], width: usize) {
+    for row in out.chunks_exact_mut(width * CHANNELS) {
+        row.as_chunks_mut::<CHANNELS>().0.reverse();
+    }
+}
+
+/// 16-bit gray to 8: Pillow's "I;16" to "L" clips, and `depth=scale` takes the high byte.
+fn narrow(pixels: &[u8], depth: Depth) -> Vec<u8> {
+    let wide = pixels.as_chunks::<2>().0.iter().map(|pair| u16::from_ne_bytes(*pair));
+    match depth {
+        Depth::Pillow => wide.map(|value| value.min(255) as u8).collect(),
+        Depth::Scale => wide.map(|value| (value >> 8) as u8).collect(),
+    }
+}
+
+/// Pillow's "RGB" to "L" (`Convert.c`, `L24`).
+fn luma<const CHANNELS: usize>(pixels: &[u8]) -> Vec<u8> {
+    let gray = |pixel: &[u8; CHANNELS]| {
+        let [r, g, b] = [pixel[0], pixel[1], pixel[2]].map(u32::from);
+        ((19_595 * r + 38_470 * g + 7_471 * b + 0x8000) >> 16) as u8
+    };
+    pixels.as_chunks::<CHANNELS>().0.iter().map(gray).collect()
+}
+
+fn opaque(pixels: &[u8]) -> Vec<u8> {
+    pixels.as_chunks::<4>().0.iter().flat_map(|[r, g, b, _]| [*r, *g, *b]).collect()
+}
+
+/// Pillow's `alpha_composite` (`AlphaComposite.c`) over an opaque colour: weights of 7 fractional bits.
+fn over(pixels: &[u8], colour: [u8; 3]) -> Vec<u8> {
+    let blend = |&[r, g, b, alpha]: &[u8; 4]| {
+        // With an opaque ground the sum of both alphas is 255 * 255.
+        let weight = (u32::from(alpha) * 255 * 255 * (1 << 7)) / (255 * 255);
+        let mix = |ink: u8, ground: u8| {
+            let sum = u32::from(ink) * weight + u32::from(ground) * (255 * (1 << 7) - weight) + (0x80 << 7);
+            (((sum >> 8) + sum) >> 8 >> 7) as u8
+        };
+        match alpha {
+            0 => colour,
+            _ => [mix(r, colour[0]), mix(g, colour[1]), mix(b, colour[2])],
+        }
+    };
+    pixels.as_chunks::<4>().0.iter().flat_map(blend).collect()
+}
+
+/// Pillow's "RGBA" to "RGBa", before a resize.
+fn premultiplied(pixels: &[u8]) -> Vec<u8> {
+    let scale = |value: u8, alpha: u8| {
+        let product = u32::from(value) * u32::from(alpha) + 128;
+        (((product >> 8) + product) >> 8) as u8
+    };
+    let pixel = |&[r, g, b, alpha]: &[u8; 4]| [scale(r, alpha), scale(g, alpha), scale(b, alpha), alpha];
+    pixels.as_chunks::<4>().0.iter().flat_map(pixel).collect()
+}
+
+/// Pillow's "RGBa" to "RGBA", in place.
+fn unmultiply(pixels: &mut [u8]) {
+    for [r, g, b, alpha] in pixels.as_chunks_mut::<4>().0 {
+        if !matches!(*alpha, 0 | 255) {
+            for value in [r, g, b] {
+                *value = (u32::from(*value) * 255 / u32::from(*alpha)).min(255) as u8;
+            }
+        }
+    }
+}
+
+/// The picture turned as its orientation says (EXIF 2.32, tag 274): 2 mirrored, 3 half a turn, 4 upside down, 5 transposed, 6 a
+/// quarter to the right, 7 transversed, 8 a quarter to the left. With its new width and height.
+fn turned(pixels: Cow<'_, [u8]>, width: usize, height: usize, bytes: usize, orientation: u8) -> (Cow<'_, [u8]>, usize, usize) {
+    if !(2..=8).contains(&orientation) {
+        return (pixels, width, height);
+    }
+    let (new_width, new_height) = if orientation >= 5 { (height, width) } else { (width, height) };
+    let mut out = Vec::with_capacity(pixels.len());
+    for y in 0..new_height {
+        for x in 0..new_width {
+            let (from_x, from_y) = match orientation {
+                2 => (width - 1 - x, y),
+                3 => (width - 1 - x, height - 1 - y),
+                4 => (x, height - 1 - y),
+                5 => (y, x),
+                6 => (y, height - 1 - x),
+                7 => (width - 1 - y, height - 1 - x),
+                _ => (width - 1 - y, x),
+            };
+            out.extend_from_slice(&pixels[(from_y * width + from_x) * bytes..][..bytes]);
+        }
+    }
+    (out.into(), new_width, new_height)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rendition(text: &str, (width, height): (usize, usize), orientation: u8) -> Rendition {
+        let spec: ImageSpec = text.parse().expect("spec");
+        let geometry = spec.turned_geometry(width as u32, height as u32, orientation).expect("geometry");
+        Rendition { spec, geometry, orientation }
+    }
+
+    /// Promise: gray drawn in one channel and replicated is what three channels would give.
+    #[test]
+    fn gray_in_one_channel_equals_three() {
+        let (width, height) = (37, 23);
+        let gray: Vec<u8> = (0..width * height).map(|i| (i * 31 % 251) as u8).collect();
+        let wide: Vec<u8> = gray.iter().flat_map(|&v| [v; 3]).collect();
+        for text in ["image", "image?crop=11", "image?short=16", "image?size=50x40&crop=30&filter=bicubic", "image?box=3,4,20,10&flip=h", "image?layout=chw", "image?mode=gray&max=20"] {
+            let rendition = rendition(text, (width, height), 1);
+            let [mut one, mut three] = [vec![0; rendition.bytes()], vec![1; rendition.bytes()]];
+            rendition.draw(&Samples { pixels: &gray, width, height, kind: Kind::Gray }, &mut one);
+            rendition.draw(&Samples { pixels: &wide, width, height, kind: Kind::Rgb }, &mut three);
+            assert!(one == three, "{text}");
+        }
+    }
+}
