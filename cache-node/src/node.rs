@@ -250,7 +250,9 @@ fn budget_lines(config: &Config, cache: &CacheSettings, pool: &PoolSettings) -> 
     let frames = (config.decode.pixels_max.saturating_mul(3)).min(free / 8);
     if decode < config.decode.pixels_max.saturating_mul(DECODE_BYTES_PER_PIXEL) {
         let pixels = decode / DECODE_BYTES_PER_PIXEL;
-        tracing::warn!(pixels, "pictures beyond this are refused when memory is short: raise node.memory_limit");
+        tracing::info!(
+            "pictures of more than {pixels} pixels may be refused as too large: a higher node.memory_limit takes them"
+        );
     }
     let mut floors = [0; 4];
     for (level, floor) in [(Level::Peek, 4 << 20), (Level::Read, 8 << 20), (Level::Decode, decode), (Level::Frames, frames)] {

@@ -174,3 +174,7 @@ pub(super) fn read_failure(error: &ReadError) -> ItemHead {
     }
     head
 }
+
+#[cfg(test)]
+#[path = "answer_tests.rs"]
+mod tests;
