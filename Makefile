@@ -8,6 +8,9 @@ target := $(or $(CARGO_TARGET_DIR),target)
 # The whole workspace with the same features each time, so that demo, tests and bench share every dependency's one build.
 workspace := --release --locked --workspace --features framecache/cli
 
+# The Python module has no Rust tests; built by cargo and by maturin in turn it would be built anew each time.
+tested := $(workspace) --exclude framecache-python
+
 # Named for every cargo run alike: a change of it would build the Python module again.
 export PYO3_PYTHON := $(python)
 
@@ -18,13 +21,13 @@ demo: setup photographs build wheel ## real photographs: a plain loader, then on
 	@$(python) bench/demo/run.py --binaries $(target)/release --out demo-out
 
 test: setup ## every behaviour at small size: Rust, documentation, Python
-	cargo test $(workspace) --all-targets
-	cargo test $(workspace) --doc
+	cargo test $(tested) --all-targets
+	cargo test $(tested) --doc
 	@$(MAKE) --no-print-directory wheel
-	$(python) -m pytest -q -m "not soak and not peers" client/python/tests
+	$(python) -m pytest -q -rs -m "not soak and not peers" client/python/tests
 
 soak: setup ## the tests of full size and duration
-	FRAMECACHE_SOAK=1 cargo test $(workspace) --all-targets
+	FRAMECACHE_SOAK=1 cargo test $(tested) --all-targets
 	@$(MAKE) --no-print-directory wheel
 	FRAMECACHE_TEST_PICTURES=10000 $(python) -m pytest -q -m "not peers" client/python/tests
 

@@ -225,4 +225,9 @@ impl Config {
     pub fn check_host(&self) -> Result<(), ConfigError> {
         host::check(self, &Host::here())
     }
+
+    /// In words, what the disk tier lacks in free space; it would be off, and the node would serve without it.
+    pub fn lacks_disk(&self) -> Option<String> {
+        host::lacks_disk(self)
+    }
 }

@@ -33,6 +33,12 @@ const PROCESS_BYTES: u64 = 64 << 20;
 /// Memory of connections: QUIC state and receive windows of those that are active at once.
 const TRANSPORT_BYTES: u64 = 64 << 20;
 
+/// Memory of requests: one in 32 bytes. A batch of 64 addresses takes 24 KiB, so that a node of 64 GiB has room for 80,000 of them at
+/// once, and the smallest one for the largest request twice.
+fn request_bytes(memory_limit: u64) -> u64 {
+    (memory_limit / 32).clamp(8 << 20, 2 << 30)
+}
+
 /// How long decoders and the disk's write queue may take to close: 128 MiB of queue at a slow disk's 20 MB/s.
 const CLOSE_MAX: Duration = Duration::from_secs(7);
 
@@ -117,6 +123,7 @@ impl Node {
             view: alone(&row),
             about: Box::new(about),
             metrics,
+            request_bytes: request_bytes(config.node.memory_limit),
         });
         crate::exports::register(
             &registry,
@@ -241,7 +248,8 @@ fn pool_settings(config: &Config, program: PathBuf) -> PoolSettings {
 /// The lines of the node's memory, and the floors of its levels: each at least one maximal item, as far as half of what is free
 /// allows; a larger picture is then refused as too large.
 fn budget_lines(config: &Config, cache: &CacheSettings, pool: &PoolSettings) -> anyhow::Result<BudgetLines> {
-    let mut fixed = vec![("process", PROCESS_BYTES), ("transport", TRANSPORT_BYTES)];
+    let requests = request_bytes(config.node.memory_limit);
+    let mut fixed = vec![("process", PROCESS_BYTES), ("transport", TRANSPORT_BYTES), ("requests", requests)];
     fixed.extend(cache.memory_lines());
     fixed.extend(pool.memory_lines());
     let total = config.node.memory_limit;
@@ -250,7 +258,9 @@ fn budget_lines(config: &Config, cache: &CacheSettings, pool: &PoolSettings) -> 
     let frames = (config.decode.pixels_max.saturating_mul(3)).min(free / 8);
     if decode < config.decode.pixels_max.saturating_mul(DECODE_BYTES_PER_PIXEL) {
         let pixels = decode / DECODE_BYTES_PER_PIXEL;
-        tracing::warn!(pixels, "pictures beyond this are refused when memory is short: raise node.memory_limit");
+        tracing::info!(
+            "pictures of more than {pixels} pixels may be refused as too large: a higher node.memory_limit takes them"
+        );
     }
     let mut floors = [0; 4];
     for (level, floor) in [(Level::Peek, 4 << 20), (Level::Read, 8 << 20), (Level::Decode, decode), (Level::Frames, frames)] {

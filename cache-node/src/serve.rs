@@ -6,6 +6,7 @@
 pub mod admin;
 mod answer;
 mod explain;
+mod inbox;
 mod metrics;
 pub mod quic;
 mod verbs;
@@ -23,6 +24,7 @@ use tokio_util::task::TaskTracker;
 use crate::auth::{self, Action, Caller, Policy, Verdict};
 use crate::read::Reader;
 use crate::telemetry::TraceContext;
+use inbox::Inbox;
 pub use metrics::RequestMetrics;
 
 /// How long request tasks may take to see that their connection is closed.
@@ -35,6 +37,7 @@ pub struct Service {
     members: ArcSwap<(View, Ring)>,
     about: Box<dyn Fn() -> Vec<(String, String)> + Send + Sync>,
     metrics: Arc<RequestMetrics>,
+    inbox: Inbox,
     counts: Counts,
     leaving: AtomicBool,
     closing: CancellationToken,
@@ -53,6 +56,8 @@ pub struct ServiceParts {
     pub about: Box<dyn Fn() -> Vec<(String, String)> + Send + Sync>,
     /// Where requests are counted.
     pub metrics: Arc<RequestMetrics>,
+    /// Bytes that requests may take while they come in and are answered; past it they are refused as busy.
+    pub request_bytes: u64,
 }
 
 /// A request whose header is read.
@@ -96,7 +101,7 @@ impl Drop for Entered {
 impl Service {
     /// A service over `parts`.
     pub fn new(parts: ServiceParts) -> Arc<Self> {
-        let ServiceParts { reader, policy, view, about, metrics } = parts;
+        let ServiceParts { reader, policy, view, about, metrics, request_bytes } = parts;
         let ring = Ring::new(&view);
         Arc::new(Self {
             reader,
@@ -104,6 +109,7 @@ impl Service {
             members: ArcSwap::from_pointee((view, ring)),
             about,
             metrics,
+            inbox: Inbox::new(request_bytes),
             counts: Counts::default(),
             leaving: AtomicBool::new(false),
             closing: CancellationToken::new(),

@@ -54,7 +54,7 @@ pub struct Windows {
 impl Windows {
     /// A node's side: requests are small and many. What is sent and not acknowledged is on no budget, so it is kept as small as a
     /// network of 1 ms and 2 GB/s permits; it shares its memory with the cache that it came from.
-    pub const NODE: Windows = Windows { stream: 256 << 10, receive: 2 << 20, send: 2 << 20, streams: 256 };
+    pub const NODE: Windows = Windows { stream: 256 << 10, receive: 512 << 10, send: 2 << 20, streams: 256 };
 
     /// A client's side, out of `memory` bytes that it may use: half of it, since a reply is copied out as it arrives.
     pub fn client(memory: u64) -> Windows {

@@ -32,7 +32,7 @@ pub struct CacheSettings {
 }
 
 /// Mean bytes of a disk entry for the estimate of index memory: under the smallest common one, a 224-pixel picture of 150 KB.
-pub(super) const ENTRY_BYTES_MEAN: u64 = 128 << 10;
+const ENTRY_BYTES_MEAN: u64 = 128 << 10;
 
 /// Index bytes per disk entry: up to 300 in foyer (measured at a million entries), the rest is admission's account.
 const INDEX_BYTES: u64 = 340;

@@ -1,7 +1,10 @@
 //! What the host says: its memory, cores and name, and whether it lets us use what the configuration names.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+
+use nix::sys::statvfs::statvfs;
 
 use super::{AuthPolicy, Config, ConfigError, Size};
 use crate::auth::Policy;
@@ -114,6 +117,20 @@ pub(super) fn check(config: &Config, host: &Host) -> Result<(), ConfigError> {
         }
     }
     config.auth.policy.read().map(drop)
+}
+
+/// What [`Config::lacks_disk`] promises: the cache's own check, before anything is reserved.
+pub(super) fn lacks_disk(config: &Config) -> Option<String> {
+    let (folder, disk) = (config.node.data_dir.as_ref()?, config.cache.disk?);
+    let files = fs::read_dir(folder.join("cache/blocks")).into_iter().flatten().flatten();
+    let held: u64 = files.filter_map(|file| file.metadata().ok()).map(|found| found.blocks() * 512).sum();
+    let space = statvfs(folder).ok()?;
+    let free = space.blocks_available() as u64 * space.fragment_size() as u64;
+    let need = disk.saturating_sub(held) + disk / 20;
+    (need > free).then(|| {
+        let (need, free) = (Size(need), Size(free));
+        format!("`cache.disk` needs {need} more under {folder:?} (5 % stay free), which has {free}: the disk tier would be off")
+    })
 }
 
 impl AuthPolicy {

@@ -72,7 +72,7 @@ pub const KEYS: &[Key] = &[
     key("bucket", "endpoint", Kind::Text, "the provider's, by region", "\"http://minio:9000\"", "Origin, as `http://` or `https://` with host and port, no path."),
     key("bucket", "region", Kind::Text, "`\"us-east-1\"`", "\"eu-central-1\"", "Region that requests are signed for."),
     key("bucket", "path_style", Kind::Flag, "true with `endpoint`, else false", "true", "Bucket in the path rather than in the host name."),
-    key("bucket", "credentials", Kind::Text, "`\"chain\"`", "\"profile:training\"", "Where the origin's credentials come from: `chain` (environment, web identity, container, instance), `anonymous`, or `profile:NAME` of the shared AWS files."),
+    key("bucket", "credentials", Kind::Text, "`\"chain\"`", "\"profile:training\"", "Where the origin's credentials come from: `chain` (environment, profile, web identity, container, instance), `anonymous`, or `profile:NAME` of the shared AWS files."),
     key("bucket", "freshness", Kind::Choice(&["immutable", "max-age", "always"]), "`\"immutable\"`", "\"max-age\"", "How long a known version counts as current: for ever, for `max_age_s`, or not at all (asked on each read)."),
     key("bucket", "max_age_s", Kind::Count(1, 31_536_000), "`60`", "300", "Seconds that a known version counts as current, under `freshness = \"max-age\"`."),
     key("decode", "workers", Kind::Count(1, 1024), "one per core", "8", "Decoder processes."),

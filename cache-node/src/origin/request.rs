@@ -144,12 +144,16 @@ where
     match error {
         SdkError::TimeoutError(_) => Failure::Silent("connection"),
         SdkError::ResponseError(_) => Failure::Mangled("reply cannot be read".into()),
-        other if mentions_credentials(&other) => Failure::Broken("credentials could not be loaded".into()),
+        other if mentions_credentials(&other) => Failure::Broken(NO_CREDENTIALS.into()),
         SdkError::DispatchFailure(lost) if lost.is_timeout() => Failure::Silent("connection"),
         SdkError::DispatchFailure(_) => Failure::Broken("connection failed".into()),
         _ => Failure::Broken("request could not be sent".into()),
     }
 }
+
+/// Kept as a fault that passes: those of an instance or a web identity may be late.
+const NO_CREDENTIALS: &str = "the node found no credentials: set them in its environment, or the bucket's \
+                              `credentials = \"anonymous\"`";
 
 fn is_word(text: &str) -> bool {
     text.len() <= 64 && text.bytes().all(|b| b.is_ascii_alphanumeric())

@@ -149,6 +149,11 @@ pub(super) fn failure(status: Status, message: impl Into<String>) -> ItemHead {
     ItemHead { status: status as u16, last: true, message, ..ItemHead::default() }
 }
 
+/// There is no room for the request itself.
+pub(super) fn busy() -> ItemHead {
+    ItemHead { retry_after_ms: 100, ..failure(Status::Busy, "the node has no room for more requests") }
+}
+
 fn too_large(bytes: usize) -> ItemHead {
     failure(Status::TooLarge, format!("{bytes} bytes pass what one item may carry, {PAYLOAD_BYTES_MAX}"))
 }
@@ -174,3 +179,7 @@ pub(super) fn read_failure(error: &ReadError) -> ItemHead {
     }
     head
 }
+
+#[cfg(test)]
+#[path = "answer_tests.rs"]
+mod tests;

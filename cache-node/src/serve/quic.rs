@@ -11,7 +11,7 @@ use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
-use super::answer::{Answer, failure};
+use super::answer::{Answer, busy, failure};
 use super::{Entered, Request, Service, verbs};
 use crate::auth::Caller;
 
@@ -97,8 +97,14 @@ async fn one(
 ) {
     let _open = service.counts.streams.enter();
     let mut answer = Answer::new(connection, send, service.metrics.clone());
-    let header = match timeout(REQUEST_MAX, stream::receive::<Header, _>(&mut recv)).await {
+    let received = stream::receive_within::<Header, _, _>(&mut recv, |length| service.inbox.admit(length));
+    let (header, _room) = match timeout(REQUEST_MAX, received).await {
         Ok(Ok(header)) => header,
+        Ok(Err(StreamError::NoRoom(_))) => {
+            let _ = recv.stop(code::SLOW.into());
+            let _ = answer.item(busy(), Default::default()).await;
+            return answer.finish().await;
+        }
         Ok(Err(StreamError::Io(error))) if error.kind() != ErrorKind::UnexpectedEof => return,
         Ok(Err(error)) => {
             tracing::debug!(%error, "request is malformed");

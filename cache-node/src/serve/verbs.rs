@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use framecache::object::PAGE_BYTES;
+use framecache::object::{KEY_BYTES_MAX, PAGE_BYTES};
 use framecache::wire::codec::{self, Message};
 use framecache::wire::stream::{self, StreamError};
 use framecache::wire::{
@@ -19,7 +19,8 @@ use rkyv::bytecheck::CheckBytes;
 use rkyv::rancor::Error as Rancor;
 use tokio::time::timeout;
 
-use super::answer::{Answer, Gone, failure, read_failure};
+use super::answer::{Answer, Gone, busy, failure, read_failure};
+use super::inbox::Held;
 use super::{Request, Service, explain};
 use crate::auth::{Action, Verdict};
 use crate::budget::Reservation;
@@ -45,31 +46,31 @@ pub(super) async fn answer(
     request: &Request,
 ) -> bool {
     let done = match verb {
-        Verb::Read => match body::<ReadBody>(recv).await {
-            Ok(body) => read(body, answer, service, request).await,
+        Verb::Read => match body::<ReadBody>(recv, service).await {
+            Ok((body, _room)) => read(body, answer, service, request).await,
             Err(refusal) => refuse(refusal, answer).await,
         },
-        Verb::Frames => match body::<FramesBody>(recv).await {
-            Ok(body) => frames(body, answer, service, request).await,
+        Verb::Frames => match body::<FramesBody>(recv, service).await {
+            Ok((body, _room)) => frames(body, answer, service, request).await,
             Err(refusal) => refuse(refusal, answer).await,
         },
-        Verb::Stat => match body::<ObjectsBody>(recv).await {
-            Ok(body) => stat(body, answer, service, request).await,
+        Verb::Stat => match body::<ObjectsBody>(recv, service).await {
+            Ok((body, _room)) => stat(body, answer, service, request).await,
             Err(refusal) => refuse(refusal, answer).await,
         },
-        Verb::List => match body::<ListBody>(recv).await {
-            Ok(body) => {
+        Verb::List => match body::<ListBody>(recv, service).await {
+            Ok((body, _room)) => {
                 let page = list(body, service, request).await;
                 answer.only(page).await
             }
             Err(refusal) => refuse(refusal, answer).await,
         },
-        Verb::View => match body::<ViewBody>(recv).await {
+        Verb::View => match body::<ViewBody>(recv, service).await {
             Ok(_) => answer.only(encode(&service.view().payload())).await,
             Err(refusal) => refuse(refusal, answer).await,
         },
-        Verb::Explain => match body::<ExplainBody>(recv).await {
-            Ok(body) => {
+        Verb::Explain => match body::<ExplainBody>(recv, service).await {
+            Ok((body, _room)) => {
                 let lines = explained(body, service, request).await;
                 answer.only(lines).await
             }
@@ -90,15 +91,22 @@ enum Refusal {
     Gone,
     /// It is no message.
     Malformed(String),
+    /// There is no room for it.
+    NoRoom,
 }
 
-async fn body<T>(recv: &mut quinn::RecvStream) -> Result<T, Refusal>
+/// The body, and the memory that it takes, to be kept until the request is answered.
+async fn body<T>(recv: &mut quinn::RecvStream, service: &Service) -> Result<(T, Held), Refusal>
 where
     T: Message,
     T::Archived: for<'a> CheckBytes<HighValidator<'a, Rancor>> + rkyv::Deserialize<T, HighDeserializer<Rancor>>,
 {
-    match timeout(BODY_MAX, stream::receive::<T, _>(recv)).await {
+    match timeout(BODY_MAX, stream::receive_within(recv, |length| service.inbox.admit(length))).await {
         Ok(Ok(body)) => Ok(body),
+        Ok(Err(StreamError::NoRoom(_))) => {
+            let _ = recv.stop(code::SLOW.into());
+            Err(Refusal::NoRoom)
+        }
         Ok(Err(StreamError::Codec(error))) => {
             let _ = recv.stop(code::MALFORMED.into());
             Err(Refusal::Malformed(error.to_string()))
@@ -114,6 +122,7 @@ where
 async fn refuse(refusal: Refusal, answer: &mut Answer) -> Result<(), Gone> {
     match refusal {
         Refusal::Gone => Err(Gone),
+        Refusal::NoRoom => answer.item(busy(), Bytes::new()).await,
         Refusal::Malformed(why) => answer.item(failure(Status::Malformed, why), Bytes::new()).await,
     }
 }
@@ -314,6 +323,10 @@ async fn list(body: ListBody, service: &Arc<Service>, request: &Request) -> Resu
     }
     if !service.reader.origin().knows(bucket) {
         return Err((Status::NotConfigured, ReadError::NotConfigured(bucket.to_owned()).to_string()));
+    }
+    // S3's own bound of a key; past it the SDK's own address would burst.
+    if prefix.len().max(body.after.len()) > KEY_BYTES_MAX {
+        return Err((Status::Malformed, format!("prefix or start is longer than a key may be, {KEY_BYTES_MAX} bytes")));
     }
     let after = Some(body.after.as_str()).filter(|after| !after.is_empty());
     let limit = body.limit.clamp(1, LIST_ITEMS_MAX) as usize;

@@ -23,6 +23,8 @@ impl LogSetting {
             _ => (false, text),
         };
         let filter = if filter.is_empty() { "info" } else { filter };
+        // What a library tells its own developers; `foyer_storage=info` brings it back.
+        let filter = &format!("foyer=warn,foyer_storage=warn,foyer_memory=warn,{filter}");
         let bad = filter.split(',').map(str::trim).find(|item| !item.contains('=') && !LEVELS.contains(item));
         match (bad, EnvFilter::try_new(filter)) {
             (None, Ok(filter)) => Ok(Self { json, filter }),

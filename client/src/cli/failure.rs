@@ -52,7 +52,10 @@ impl Failure {
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        let (code, hint) = advice(&error.kind);
+        let (code, mut hint) = advice(&error.kind);
+        if error.kind == ErrorKind::Unavailable && error.node.is_some() {
+            hint = Some("the node answered, its origin did not: see the node's log, and `[[bucket]]` in its configuration");
+        }
         Self { code, message: error.to_string(), hint }
     }
 }

@@ -68,7 +68,7 @@ impl Reply {
             Err(_) => Err(late()),
             Ok(Ok(item)) => Ok(item),
             Ok(Err(StreamError::Io(error))) => Err(lost(error)),
-            Ok(Err(StreamError::Codec(error))) => Err(Error::new(ErrorKind::Protocol, error.to_string())),
+            Ok(Err(error)) => Err(Error::new(ErrorKind::Protocol, error.to_string())),
         }
     }
 

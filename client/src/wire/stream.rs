@@ -23,6 +23,9 @@ pub enum StreamError {
     /// The peer sent what is no message; or an own one passes a limit.
     #[error(transparent)]
     Codec(#[from] CodecError),
+    /// There is no room for a message of that length; nothing of it was read.
+    #[error("no room for a message of {0} bytes")]
+    NoRoom(usize),
 }
 
 /// Reads one message. Not cancel safe: a dropped call leaves the stream inside a message.
@@ -32,9 +35,22 @@ where
     T: Message,
     T::Archived: for<'a> CheckBytes<HighValidator<'a, Rancor>> + Deserialize<T, HighDeserializer<Rancor>>,
 {
+    receive_within(stream, |_| Some(())).await.map(|(message, ())| message)
+}
+
+/// Reads one message for which there is room: `admit` is told its length before any of it is read into memory, and what it gives is
+/// given on. Not cancel safe.
+pub async fn receive_within<T, R, P>(stream: &mut R, admit: impl FnOnce(usize) -> Option<P>) -> Result<(T, P), StreamError>
+where
+    R: AsyncRead + Unpin,
+    T: Message,
+    T::Archived: for<'a> CheckBytes<HighValidator<'a, Rancor>> + Deserialize<T, HighDeserializer<Rancor>>,
+{
     let mut prefix = [0; PREFIX_BYTES];
     stream.read_exact(&mut prefix).await?;
-    body(stream, prefix).await
+    let length = codec::length::<T>(prefix)?;
+    let room = admit(length).ok_or(StreamError::NoRoom(length))?;
+    Ok((body(stream, length).await?, room))
 }
 
 /// Reads one message, or finds that the stream has ended before it. Not cancel safe.
@@ -49,16 +65,15 @@ where
         0 => return Ok(None),
         got => stream.read_exact(&mut prefix[got..]).await?,
     };
-    body(stream, prefix).await.map(Some)
+    body(stream, codec::length::<T>(prefix)?).await.map(Some)
 }
 
-async fn body<T, R>(stream: &mut R, prefix: [u8; PREFIX_BYTES]) -> Result<T, StreamError>
+async fn body<T, R>(stream: &mut R, length: usize) -> Result<T, StreamError>
 where
     R: AsyncRead + Unpin,
     T: Message,
     T::Archived: for<'a> CheckBytes<HighValidator<'a, Rancor>> + Deserialize<T, HighDeserializer<Rancor>>,
 {
-    let length = codec::length::<T>(prefix)?;
     let mut archive = vec![0; length];
     stream.read_exact(&mut archive).await?;
     Ok(codec::decode(&archive)?)

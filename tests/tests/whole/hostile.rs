@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use framecache::wire::{Status, Verb, code};
+use framecache::wire::{ListBody, Status, Verb, code};
 use framecache_tests::dice::Dice;
 use framecache_tests::harness::{Cluster, Options, id, reserved};
 use framecache_tests::media::PLAIN;
@@ -112,6 +112,53 @@ async fn slow_requests_end() {
     cluster.until(0, "all have ended", |metrics| metrics["framecache_streams"] == 0.0).await;
     trickle.abort();
     client.close().await;
+    cluster.stop().await;
+}
+
+/// Promise: requests take no more memory than there is for them, however many promise how much; the rest is refused at once, and others
+/// are served as soon as they end.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn long_requests_are_refused_past_their_memory() {
+    let cluster = Cluster::start(1, Options::default()).await;
+    cluster.put("k", b"good");
+    let connection = cluster.connect(0, 1 << 20).await;
+    let (mut held, mut refused) = (Vec::new(), 0);
+    for _ in 0..200 {
+        let (mut send, mut recv) = connection.open_bi().await.expect("stream");
+        // A header, and the beginning of a body of a mebibyte.
+        send.write_all(&wire::header(Verb::Frames as u16, "")).await.expect("header");
+        send.write_all(&(1u32 << 20).to_le_bytes()).await.expect("length");
+        match timeout(Duration::from_millis(100), wire::items(&mut recv)).await {
+            Ok((items, _)) => {
+                assert_eq!(items[0].0.status, Status::Busy as u16);
+                refused += 1;
+            }
+            Err(_) => held.push((send, recv)),
+        }
+        if refused == 20 {
+            break;
+        }
+    }
+    // One in 32 bytes of the node's memory, three for each of a body's.
+    assert!(refused == 20 && held.len() < 100, "{} were let in, {refused} refused", held.len());
+    drop(held);
+    let client = cluster.client();
+    assert_eq!(client.read(&id("k"), 0, None, &Default::default()).await.expect("others").bytes, &b"good"[..]);
+    client.close().await;
+    cluster.stop().await;
+}
+
+/// Promise: a listing that no key could begin is refused for what it is; no task of the node ends by it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn long_prefixes_are_malformed() {
+    let cluster = Cluster::start(1, Options::default()).await;
+    let connection = cluster.connect(0, 1 << 20).await;
+    let long = "x".repeat(70_000);
+    for (prefix, after) in [(format!("s3://photos/{long}"), String::new()), ("s3://photos/".into(), long)] {
+        let asked = wire::request(Verb::List as u16, "", &ListBody { prefix, after, limit: 10 });
+        let (items, end) = wire::say(&connection, &asked).await;
+        assert_eq!((items[0].0.status, end), (Status::Malformed as u16, End::Finished));
+    }
     cluster.stop().await;
 }
 

@@ -17,7 +17,6 @@ use nix::sys::statvfs::statvfs;
 use parking_lot::Mutex;
 
 use super::{CacheError, CacheSettings, OpenError, census};
-use crate::cache::settings::ENTRY_BYTES_MEAN;
 
 /// An open folder; cloning shares the lock.
 #[derive(Clone)]
@@ -211,9 +210,12 @@ fn settle_marker(path: &Path, disk: u64) -> io::Result<u64> {
 /// `docs/decisions`, foyer's block engine.
 fn block_bytes_for(disk: u64) -> u64 {
     let page = (1 << 20) + 4096;
-    let best = (u128::from(disk) * u128::from(ENTRY_BYTES_MEAN) / 3).isqrt() as u64;
+    let best = (u128::from(disk) * u128::from(ENTRY_BYTES) / 3).isqrt() as u64;
     (best / page).clamp(1, 63) * page + 4096
 }
+
+/// Bytes of a small entry, between thumbnails of 60 KB and training pictures of 150 KB.
+const ENTRY_BYTES: u64 = 96 << 10;
 
 const MARKER: &str = "framecache.cache";
 const MARKER_TEXT: &str = "framecache cache";
@@ -238,12 +240,12 @@ mod tests {
     /// of 256 MiB, under 1 % from 8 GiB on.
     #[test]
     fn blocks_fit_pages() {
-        for (disk, pages) in [(0, 1), (256 << 20, 3), (2 << 30, 9), (32 << 30, 36), (1 << 45, 63)] {
+        for (disk, pages) in [(0, 1), (256 << 20, 2), (2 << 30, 7), (32 << 30, 31), (1 << 45, 63)] {
             let bytes = block_bytes_for(disk);
             assert_eq!((bytes - 4096) % ((1 << 20) + 4096), 0);
             assert_eq!((bytes - 4096) / ((1 << 20) + 4096), pages, "{disk}");
             assert!(bytes <= 64 << 20 && bytes.is_multiple_of(4096));
-            let lost = ENTRY_BYTES_MEAN as f64 / 2.0 / bytes as f64 + 1.5 * bytes as f64 / disk as f64;
+            let lost = ENTRY_BYTES as f64 / 2.0 / bytes as f64 + 1.5 * bytes as f64 / disk as f64;
             assert!(disk < 256 << 20 || lost < 0.04, "{disk}: {lost}");
             assert!(disk < 8 << 30 || lost < 0.01, "{disk}: {lost}");
         }

@@ -136,6 +136,7 @@ async fn child_that_is_killed() {
     let Some(dir) = std::env::var_os("FRAMECACHE_KILL_DIR") else { return };
     let disk: u64 = std::env::var("FRAMECACHE_KILL_DISK").ok().and_then(|v| v.parse().ok()).expect("disk");
     let store = open(Path::new(&dir), disk).await;
+    assert_eq!(store.stats().disk_off, None, "the trial needs {disk} bytes of disk");
     let mut out = std::io::stdout();
     let most = disk / 120_000;
     let mut waiting = std::collections::VecDeque::new();
