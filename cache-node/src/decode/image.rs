@@ -6,8 +6,8 @@ use framecache::pixels::{self, Plan, Window};
 use framecache::spec::{Geometry, ImageSpec};
 use framecache::{DecodeSpec, TensorHead};
 
-use super::jpeg::{self, Input, JpegError};
-use super::{DecodeError, Format, Limits, Probe};
+use super::formats::{self, Failure, Input, Kind, Wants};
+use super::{DecodeError, Limits, Probe};
 
 /// Channels of every tensor.
 pub(super) const CHANNELS: usize = 3;
@@ -17,15 +17,6 @@ pub(super) const CHANNELS: usize = 3;
 pub(super) struct Rendition {
     pub(super) spec: ImageSpec,
     pub(super) geometry: Geometry,
-}
-
-/// Why a picture gave nothing.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Failure {
-    /// The picture is broken, in words.
-    Undecodable(String),
-    /// Memory could not be had.
-    OutOfMemory,
 }
 
 impl Rendition {
@@ -69,30 +60,37 @@ impl Rendition {
     }
 }
 
-/// Decodes into `samples` (`probe.decoded_bytes` long) and draws every rendition into its own place.
-pub(super) fn draw(
-    input: &mut dyn Input,
-    probe: &Probe,
-    samples: &mut [u8],
-    renditions: &mut [(&Rendition, &mut [u8])],
-) -> Result<(), Failure> {
-    debug_assert_eq!(probe.format, Format::Jpeg);
-    jpeg::decode(input, (probe.width, probe.height), probe.channels, samples).map_err(|error| match error {
-        JpegError::Truncated => Failure::Undecodable("truncated".into()),
-        JpegError::Broken(said) => Failure::Undecodable(said),
-        JpegError::OutOfMemory => Failure::OutOfMemory,
-    })?;
-    // Pillow converts first and resizes then. For gray the order does not matter (all three channels are equal), and resizing one
-    // channel is a third of the work; for CMYK it does.
-    let (samples, channels) = match probe.channels {
-        4 => (cmyk_to_rgb(samples), CHANNELS),
-        channels => (&*samples, usize::from(channels)),
+/// One rendition of one frame, and the place it is drawn into.
+pub(super) struct Drawing<'a> {
+    pub(super) frame: u32,
+    pub(super) rendition: &'a Rendition,
+    pub(super) out: &'a mut [u8],
+}
+
+/// Decodes into `room` (`probe.decoded_bytes` long), each frame once, and draws every rendition of it into its own place.
+pub(super) fn draw(input: &mut dyn Input, probe: &Probe, room: &mut [u8], drawings: &mut [Drawing<'_>]) -> Result<(), Failure> {
+    let mut frames: Vec<u32> = drawings.iter().map(|drawing| drawing.frame).collect();
+    frames.sort_unstable();
+    frames.dedup();
+    let mut sink = |frame, samples: formats::Samples<'_>| {
+        if (samples.width, samples.height) != (probe.width, probe.height) {
+            let (width, height) = (samples.width, samples.height);
+            return Err(Failure::Unsupported(format!(
+                "frame {frame} is {width}x{height}, the first {}x{}",
+                probe.width, probe.height
+            )));
+        }
+        // Pillow converts first and resizes then. For gray the order does not matter (all three channels are equal), and resizing one
+        // channel is a third of the work.
+        let channels = if samples.kind == Kind::Gray { 1 } else { CHANNELS };
+        let (width, height) = (samples.width as usize, samples.height as usize);
+        let source = pixels::Source { pixels: samples.pixels, width, height, channels };
+        for drawing in drawings.iter_mut().filter(|drawing| drawing.frame == frame) {
+            drawing.rendition.draw(&source, drawing.out);
+        }
+        Ok(())
     };
-    let source = pixels::Source { pixels: samples, width: probe.width as usize, height: probe.height as usize, channels };
-    for (rendition, out) in renditions {
-        rendition.draw(&source, out);
-    }
-    Ok(())
+    formats::decode(input, probe, room, Wants::default(), &frames, &mut sink)
 }
 
 impl Rendition {
@@ -135,20 +133,6 @@ fn replicate(out: &mut [u8]) {
     }
 }
 
-/// Pillow's "CMYK;I" to RGB, in place: inverted as Adobe stores it, marker or not, then `clip(nk - mul255(c, nk))` with
-/// `nk = 255 - k`. No colour profile.
-fn cmyk_to_rgb(samples: &mut [u8]) -> &[u8] {
-    let pixels = samples.len() / 4;
-    for i in 0..pixels {
-        let [c, m, y, k] = [samples[4 * i], samples[4 * i + 1], samples[4 * i + 2], samples[4 * i + 3]].map(u32::from);
-        for (at, ink) in [255 - c, 255 - m, 255 - y].into_iter().enumerate() {
-            let product = ink * k + 128;
-            samples[CHANNELS * i + at] = k.saturating_sub(((product >> 8) + product) >> 8) as u8;
-        }
-    }
-    &samples[..pixels * CHANNELS]
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -168,12 +152,5 @@ mod tests {
             rendition.draw(&pixels::Source { pixels: &wide, width, height, channels: 3 }, &mut three);
             assert!(one == three, "{text}");
         }
-    }
-
-    /// Promise: ink becomes light as in Pillow; values from `Image.frombytes("CMYK", ..).convert("RGB")` of the inverted samples.
-    #[test]
-    fn cmyk_is_pillows() {
-        let mut samples = [255, 255, 255, 255, 0, 0, 0, 255, 255, 0, 0, 128, 10, 100, 200, 77];
-        assert_eq!(cmyk_to_rgb(&mut samples), [255, 255, 255, 0, 0, 0, 128, 0, 0, 3, 30, 60]);
     }
 }
