@@ -102,7 +102,7 @@ def media():
         yield f"index{bits}.png", saved(rgb.quantize(1 << bits), "PNG", bits=bits)
     yield "key-gray.png", saved(gray, "PNG", transparency=gray.getpixel((3, 4)))
     yield "key-bit.png", saved(bit, "PNG", transparency=1)
-    yield "key-deep.png", saved(deep(40, 9), "PNG", transparency=7)
+    yield "key-deep.png", saved(deep(40, 9), "PNG", transparency=14)
     yield "key-rgb.png", saved(rgb, "PNG", transparency=rgb.getpixel((9, 9)))
     yield "key-index.png", saved(indexed, "PNG", transparency=5)
     yield "alphas.png", saved(indexed, "PNG", transparency=bytes(range(0, 240, 6)))

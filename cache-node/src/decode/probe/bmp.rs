@@ -85,6 +85,9 @@ fn read(first: &First<'_>, limits: &Limits) -> Result<Header, DecodeError> {
     let (stated, info) = (long(10)?, long(14)?);
     first.get(14, info.into())?;
     let core = info == 12;
+    if info == 16 {
+        return Err(first.broken("short OS/2 header"));
+    }
     let (width, height, bits, top_down) = if core {
         (word(18)?.into(), word(20)?.into(), word(24)?, false)
     } else {

@@ -173,17 +173,18 @@ impl<'a, 'b> File<'a, 'b> {
     /// The first values of a field: none where it holds no whole numbers.
     fn values(&self, field: u64) -> Result<Vec<u64>, DecodeError> {
         let (_, field_bytes, offset_bytes) = self.sizes();
+        let tag = self.number(field, 2)?;
+        if !DESCRIBING.contains(&tag) {
+            return Ok(Vec::new());
+        }
         let bytes = match self.number(field + 2, 2)? {
             1 => 1,
             3 => 2,
             4 => 4,
             16 => 8,
-            _ => return Ok(Vec::new()),
+            kind => return Err(self.first.broken(format!("field {tag} of type {kind}"))),
         };
         let count = self.number(field + 4, offset_bytes)?;
-        if !DESCRIBING.contains(&self.number(field, 2)?) {
-            return Ok(Vec::new());
-        }
         let here = field + field_bytes - offset_bytes;
         let at = if count.saturating_mul(bytes) <= offset_bytes { here } else { self.number(here, offset_bytes)? };
         (0..count.min(VALUES_MAX)).map(|n| self.number(at.saturating_add(n * bytes), bytes)).collect()
