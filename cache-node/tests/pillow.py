@@ -146,6 +146,9 @@ def media():
             yield f"{name}-{compression}.tif", saved(image, "TIFF", compression=compression)
     for number in range(1, 9):
         yield f"turned-{number}.tif", saved(rgb, "TIFF", tiffinfo={274: number})
+    for name, image in [("rgb", rgb), ("gray", gray), ("deep", deep(40, 9)), ("rgba", rgba)]:
+        yield f"{name}-differences.tif", saved(image, "TIFF", compression="tiff_adobe_deflate", tiffinfo={317: 2})
+    yield "strips.tif", saved(rgb, "TIFF", compression="tiff_adobe_deflate", strip_size=1000)
     yield "fax.tif", saved(bit, "TIFF", compression="group4")
     yield "rgb-jpeg.tif", saved(rgb, "TIFF", compression="jpeg")
     yield "gray-jpeg.tif", saved(gray, "TIFF", compression="jpeg")

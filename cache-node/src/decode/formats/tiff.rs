@@ -85,8 +85,10 @@ fn refused(error: crate::decode::DecodeError) -> Failure {
 
 /// The page's samples as stored, rows padded to whole bytes, 16-bit ones in this machine's order.
 fn strips(bytes: &[u8], reader: &mut Reader<'_>, page: &Page) -> Result<Vec<u8>, Failure> {
-    if matches!(page.compression, 8 | 32_946) {
-        check_deflate(bytes, reader, page)?;
+    match (page.compression, reader.get_chunk_type()) {
+        (8 | 32_946, ChunkType::Strip) => return inflated_strips(bytes, reader, page),
+        (8 | 32_946, ChunkType::Tile) => check_tiles(bytes, reader, page)?,
+        _ => {}
     }
     let samples = match reader.read_image().map_err(said)? {
         DecodingResult::U8(samples) => samples,
@@ -150,24 +152,74 @@ fn part(bytes: &[u8], (offset, length): (u64, u64)) -> Result<&[u8], Failure> {
         .ok_or_else(|| Failure::Undecodable("a strip lies outside the file".into()))
 }
 
-/// As libtiff: one call of inflate into exactly a strip's size (`Finish`, or flate2 would look further than it was asked). An error or too few bytes refuse; a stream that goes on behind them
-/// never gets to its checksum.
-fn check_deflate(bytes: &[u8], reader: &mut Reader<'_>, page: &Page) -> Result<(), Failure> {
-    let tiled = reader.get_chunk_type() == ChunkType::Tile;
+/// Strips of Deflate, without the crate: it refuses damaged streams that libtiff takes, and takes some that libtiff refuses.
+fn inflated_strips(bytes: &[u8], reader: &mut Reader<'_>, page: &Page) -> Result<Vec<u8>, Failure> {
+    let predictor = reader.find_tag_unsigned::<u16>(Tag::Predictor).map_err(said)?.unwrap_or(1);
+    if !matches!((predictor, page.bits), (1, _) | (2, 8 | 16)) {
+        return unsupported(format!("predictor {predictor}"));
+    }
+    let line = page.raw_bytes() as usize / page.height as usize;
+    let mut out: Vec<u8> = zeros(page.raw_bytes() as usize)?;
+    let mut rest = &mut out[..];
+    for (number, place) in (0..reader.strip_count().map_err(said)?).zip(places(reader)?) {
+        let strip_bytes = reader.chunk_data_dimensions(number).1 as usize * line;
+        let Some((here, behind)) = rest.split_at_mut_checked(strip_bytes) else { return broken("too many strips") };
+        inflate(part(bytes, place)?, here)?;
+        rest = behind;
+    }
+    if !rest.is_empty() {
+        return broken("strips are missing");
+    }
+    for row in out.chunks_exact_mut(line) {
+        if page.bits == 16 && page.big_endian == cfg!(target_endian = "little") {
+            row.chunks_exact_mut(2).for_each(|sample| sample.swap(0, 1));
+        }
+        if predictor == 2 {
+            add_up(row, page.samples.into(), page.bits == 16);
+        }
+        // As the crate has it.
+        if page.layout == (Layout::Gray { inverted: true }) {
+            row.iter_mut().for_each(|byte| *byte = !*byte);
+        }
+    }
+    Ok(out)
+}
+
+/// Horizontal differencing undone (TIFF 6.0, section 14); deep samples are in this machine's order by now.
+fn add_up(row: &mut [u8], samples: usize, deep: bool) {
+    if !deep {
+        (samples..row.len()).for_each(|at| row[at] = row[at].wrapping_add(row[at - samples]));
+        return;
+    }
+    for at in samples..row.len() / 2 {
+        let sample = |at: usize| u16::from_ne_bytes([row[2 * at], row[2 * at + 1]]);
+        let sum = sample(at).wrapping_add(sample(at - samples));
+        row[2 * at..2 * at + 2].copy_from_slice(&sum.to_ne_bytes());
+    }
+}
+
+/// As libtiff: one call of inflate into exactly the bytes that are wanted. An error, a wrong checksum and too few bytes refuse; a stream
+/// that goes on behind them never gets to its checksum. `Finish`, or flate2 would look further than it was asked.
+fn inflate(stream: &[u8], out: &mut [u8]) -> Result<(), Failure> {
+    let mut inflate = Decompress::new(true);
+    let done = inflate.decompress(stream, out, FlushDecompress::Finish);
+    match done.is_err() || inflate.total_out() < out.len() as u64 {
+        true => broken("deflate: broken, short, or checksum differs"),
+        false => Ok(()),
+    }
+}
+
+/// Tiles of Deflate are the crate's work, which never looks at their checksums.
+fn check_tiles(bytes: &[u8], reader: &mut Reader<'_>, page: &Page) -> Result<(), Failure> {
     let bits = u64::from(page.bits) * u64::from(page.samples);
-    let most = if tiled { reader.tile_count() } else { reader.strip_count() }.map_err(said)?;
-    for (number, place) in (0..most).zip(places(reader)?) {
-        let (width, height) = if tiled { reader.chunk_dimensions() } else { reader.chunk_data_dimensions(number) };
-        let wanted = (u64::from(width) * bits).div_ceil(8).saturating_mul(height.into());
-        if wanted > page.raw_bytes() + (1 << 20) {
-            return unsupported("tiles much larger than the picture".into());
-        }
-        let mut out: Vec<u8> = zeros(wanted as usize)?;
-        let mut inflate = Decompress::new(true);
-        let done = inflate.decompress(part(bytes, place)?, &mut out, FlushDecompress::Finish);
-        if done.is_err() || inflate.total_out() < wanted {
-            return broken("deflate: broken, short, or checksum differs");
-        }
+    let (width, height) = reader.chunk_dimensions();
+    let wanted = (u64::from(width) * bits).div_ceil(8).saturating_mul(height.into());
+    if wanted > page.raw_bytes() + (1 << 20) {
+        return unsupported("tiles much larger than the picture".into());
+    }
+    let mut out: Vec<u8> = zeros(wanted as usize)?;
+    for (_, place) in (0..reader.tile_count().map_err(said)?).zip(places(reader)?) {
+        inflate(part(bytes, place)?, &mut out)?;
     }
     Ok(())
 }
