@@ -1,5 +1,7 @@
 //! TIFF's directories: which of Pillow's modes a page is, or that it is none that is decoded here.
 
+use std::collections::HashSet;
+
 use super::first::First;
 use super::{DecodeError, Format, Limits, Probe};
 
@@ -96,7 +98,7 @@ pub(super) fn probe(first: &First<'_>, limits: &Limits) -> Result<Probe, DecodeE
 pub(in crate::decode) fn directories(bytes: &[u8], last: u32) -> Result<Vec<u64>, DecodeError> {
     let first = whole(bytes);
     let file = File::of(&first)?;
-    let (mut found, mut seen) = (vec![file.start], std::collections::HashSet::from([file.start]));
+    let (mut found, mut seen) = (vec![file.start], HashSet::from([file.start]));
     while found.len() <= last as usize {
         let next = file.next(found[found.len() - 1])?;
         // One that was seen before ends the file, as in Pillow.
@@ -157,10 +159,14 @@ impl<'a, 'b> File<'a, 'b> {
         if count > FIELDS_MAX {
             return Err(self.first.broken(format!("{count} fields")));
         }
-        let mut fields = Fields::default();
+        let (mut fields, mut seen) = (Fields::default(), HashSet::new());
         for n in 0..count {
             let field = at.saturating_add(count_bytes + n * field_bytes);
             let tag = self.number(field, 2)?;
+            // Of two, Pillow has the first, libtiff too, and the crate perhaps the other.
+            if !seen.insert(tag) {
+                return Err(self.first.broken(format!("field {tag} is there twice")));
+            }
             if tag == PHOTOMETRIC && self.number(field + 2, 2)? == 3 {
                 fields.photometric_at = Some(field + field_bytes - offset_bytes);
             }
