@@ -52,8 +52,10 @@ missing() {
     cmake --version >/dev/null 2>&1 || lacks cmake "libjpeg-turbo is built with it"
     # Without an assembler libjpeg-turbo builds all the same, without its vector code.
     case $(uname -m) in
-    x86_64) nasm -v >/dev/null 2>&1 || lacks nasm "the vector code of libjpeg-turbo" ;;
+    x86_64) nasm -v >/dev/null 2>&1 || lacks nasm "the vector code of libjpeg-turbo and dav1d" ;;
     esac
+    meson --version >/dev/null 2>&1 || lacks meson "dav1d (AVIF) is built with it"
+    ninja --version >/dev/null 2>&1 || lacks ninja-build "and with this"
     python3 -c 'import venv, ensurepip' 2>/dev/null || lacks python3-venv "Python packages go into .venv, never beside the system's"
 }
 

@@ -9,15 +9,17 @@
 //! - `slots`: start, wait, or say busy at once. Policy.
 //! - `quarantine`: which units may not be tried again, and until when. Policy.
 //! - `worker`: the pool of processes, their protocol, memory and sandbox.
-//! - `image`: the codec calls and the resize, which run inside a worker.
+//! - `formats`: the codecs, behind one face; these and what follows run inside a worker.
+//! - `image`: the renditions that are made of a decoded frame.
 //!
 //! This room knows neither where bytes come from ([`Source`]) nor where tensors go.
 
+mod formats;
 mod image;
 mod in_process;
-mod jpeg;
 mod probe;
 mod quarantine;
+mod rendition;
 mod slots;
 mod worker;
 
@@ -178,5 +180,18 @@ impl DecodeError {
 
     fn undecodable(format: Format, reason: impl Into<String>) -> Self {
         Self::Undecodable { format, reason: reason.into() }
+    }
+
+    fn unsupported(format: Format, reason: impl Into<String>) -> Self {
+        Self::Unsupported { format, reason: reason.into() }
+    }
+}
+
+/// What a codec's refusal is to the caller.
+fn refusal(failure: formats::Failure, format: Format) -> DecodeError {
+    match failure {
+        formats::Failure::Undecodable(reason) => DecodeError::undecodable(format, reason),
+        formats::Failure::Unsupported(reason) => DecodeError::unsupported(format, reason),
+        formats::Failure::OutOfMemory => DecodeError::WorkerLost("out of memory".into()),
     }
 }

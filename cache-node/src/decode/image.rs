@@ -1,69 +1,53 @@
 //! One picture: decoded once, then every rendition that was asked for. Runs inside a worker.
-//!
-//! Profile `exact`: the bytes of Pillow's `open(f).convert("RGB")`, then its resize.
 
-use super::jpeg::{self, Input, JpegError};
-use super::rendition::{Kind, Rendition, Samples};
-use super::{Format, Probe};
+use framecache::spec::{Alpha, Depth, Mode, Truncated};
 
-/// Why a picture gave nothing.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Failure {
-    /// The picture is broken, in words.
-    Undecodable(String),
-    /// Memory could not be had.
-    OutOfMemory,
+use super::Probe;
+use super::formats::{self, Failure, Input, Samples, Wants};
+use super::rendition::Rendition;
+
+/// One rendition of one frame, and the place it is drawn into.
+pub(super) struct Drawing<'a> {
+    pub(super) frame: u32,
+    pub(super) rendition: &'a Rendition,
+    pub(super) out: &'a mut [u8],
 }
 
-/// Decodes into `samples` (`probe.decoded_bytes` long) and draws every rendition into its own place.
-pub(super) fn draw(
-    input: &mut dyn Input,
-    probe: &Probe,
-    samples: &mut [u8],
-    renditions: &mut [(&Rendition, &mut [u8])],
-) -> Result<(), Failure> {
-    debug_assert_eq!(probe.format, Format::Jpeg);
-    jpeg::decode(input, (probe.width, probe.height), probe.channels, samples).map_err(|error| match error {
-        JpegError::Truncated => Failure::Undecodable("truncated".into()),
-        JpegError::Broken(said) => Failure::Undecodable(said),
-        JpegError::OutOfMemory => Failure::OutOfMemory,
-    })?;
-    // Pillow converts first and resizes then. For gray the order does not matter (all three channels are equal), and resizing one
-    // channel is a third of the work; for CMYK it does.
-    let (pixels, kind) = match probe.channels {
-        1 => (&*samples, Kind::Gray),
-        4 => (cmyk_to_rgb(samples), Kind::Rgb),
-        _ => (&*samples, Kind::Rgb),
-    };
-    let samples = Samples { pixels, width: probe.width as usize, height: probe.height as usize, kind };
-    for (rendition, out) in renditions {
-        rendition.draw(&samples, out);
-    }
-    Ok(())
-}
-
-/// Pillow's "CMYK;I" to RGB, in place: inverted as Adobe stores it, marker or not, then `clip(nk - mul255(c, nk))` with
-/// `nk = 255 - k`. No colour profile.
-fn cmyk_to_rgb(samples: &mut [u8]) -> &[u8] {
-    let pixels = samples.len() / 4;
-    for i in 0..pixels {
-        let [c, m, y, k] = [samples[4 * i], samples[4 * i + 1], samples[4 * i + 2], samples[4 * i + 3]].map(u32::from);
-        for (at, ink) in [255 - c, 255 - m, 255 - y].into_iter().enumerate() {
-            let product = ink * k + 128;
-            samples[3 * i + at] = k.saturating_sub(((product >> 8) + product) >> 8) as u8;
+/// Decodes into `room` (`probe.decoded_bytes` long), each frame once, and draws every rendition of it into its own place.
+pub(super) fn draw(input: &mut dyn Input, probe: &Probe, room: &mut [u8], drawings: &mut [Drawing<'_>]) -> Result<(), Failure> {
+    let mut frames: Vec<u32> = drawings.iter().map(|drawing| drawing.frame).collect();
+    frames.sort_unstable();
+    frames.dedup();
+    let wants = wants(drawings)?;
+    let mut sink = |frame, samples: Samples<'_>| {
+        if (samples.width, samples.height) != (probe.width, probe.height) {
+            let (width, height) = (samples.width, samples.height);
+            return Err(Failure::Unsupported(format!(
+                "frame {frame} is {width}x{height}, the first {}x{}",
+                probe.width, probe.height
+            )));
         }
-    }
-    &samples[..pixels * 3]
+        for drawing in drawings.iter_mut().filter(|drawing| drawing.frame == frame) {
+            drawing.rendition.draw(&samples, drawing.out);
+        }
+        Ok(())
+    };
+    formats::decode(input, probe, room, wants, &frames, &mut sink)
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Promise: ink becomes light as in Pillow; values from `Image.frombytes("CMYK", ..).convert("RGB")` of the inverted samples.
-    #[test]
-    fn cmyk_is_pillows() {
-        let mut samples = [255, 255, 255, 255, 0, 0, 0, 255, 255, 0, 0, 128, 10, 100, 200, 77];
-        assert_eq!(cmyk_to_rgb(&mut samples), [255, 255, 255, 0, 0, 0, 128, 0, 0, 3, 30, 60]);
+/// What all drawings together need of the samples; each takes its part.
+fn wants(drawings: &[Drawing<'_>]) -> Result<Wants, Failure> {
+    let any = |wanted: &dyn Fn(&Rendition) -> bool| drawings.iter().any(|drawing| wanted(drawing.rendition));
+    let pads = |rendition: &Rendition| rendition.spec.truncated == Truncated::Pad;
+    if any(&pads) && any(&|rendition| !pads(rendition)) {
+        return Err(Failure::Unsupported("one decode that pads a cut picture and refuses it".into()));
     }
+    Ok(Wants {
+        alpha: any(&|rendition| {
+            rendition.spec.mode == Mode::Rgb && rendition.spec.alpha != Alpha::Drop
+                || matches!(rendition.spec.alpha, Alpha::Over(_))
+        }),
+        deep: any(&|rendition| rendition.spec.depth == Depth::Scale),
+        truncated_pad: any(&pads),
+    })
 }

@@ -5,8 +5,9 @@ use bytes::Bytes;
 use framecache::{ByteRange, Tensor};
 use tokio::time::{Instant, timeout_at};
 
-use super::image::{self, Failure, Rendition};
-use super::{DecodeError, DecodeJob, Decoder, Limits, probe};
+use super::image::{self, Drawing};
+use super::rendition::Rendition;
+use super::{DecodeError, DecodeJob, Decoder, Limits, probe, refusal};
 
 /// Decodes in this process, on the blocking pool.
 ///
@@ -35,13 +36,12 @@ fn decode(bytes: &Bytes, job: &DecodeJob, limits: &Limits) -> Result<Vec<Result<
     let probe = probe(bytes, bytes.len() as u64, limits)?;
     let planned: Vec<_> = job.specs.iter().map(|spec| Rendition::of(spec, &probe, limits)).collect();
     let mut places: Vec<_> = planned.iter().flatten().map(|rendition| vec![0; rendition.bytes()]).collect();
-    let mut renditions: Vec<_> = planned.iter().flatten().zip(places.iter_mut().map(Vec::as_mut_slice)).collect();
-    let mut samples = vec![0; probe.decoded_bytes as usize];
-    image::draw(&mut &bytes[..], &probe, &mut samples, &mut renditions).map_err(|failure| match failure {
-        Failure::Undecodable(reason) => DecodeError::Undecodable { format: probe.format, reason },
-        Failure::OutOfMemory => DecodeError::WorkerLost("out of memory".into()),
-    })?;
-    drop(renditions);
+    let frame = u32::try_from(job.frame).unwrap_or(u32::MAX);
+    let drawing = |(rendition, out)| Drawing { frame, rendition, out };
+    let mut drawings: Vec<_> = planned.iter().flatten().zip(places.iter_mut().map(Vec::as_mut_slice)).map(drawing).collect();
+    let mut room = vec![0; probe.decoded_bytes as usize];
+    image::draw(&mut &bytes[..], &probe, &mut room, &mut drawings).map_err(|failure| refusal(failure, probe.format))?;
+    drop(drawings);
     let mut places = places.into_iter();
     let tensor = |rendition: Rendition| {
         let data = Bytes::from(places.next().unwrap_or_default());

@@ -2,16 +2,24 @@
 //!
 //! Formats are told by content, as Pillow does; names and content types lie too often.
 
+mod avif;
+pub(super) mod bmp;
 mod exif;
-mod jpeg;
+mod first;
+mod gif;
+pub(super) mod jpeg;
+mod png;
 mod sniff;
+pub(super) mod tiff;
+mod webp;
 
 use std::fmt;
 
-use framecache::DecodeSpec;
+use framecache::{DecodeSpec, pixels};
 
-use super::image::Rendition;
+use super::rendition::Rendition;
 use super::{DecodeError, Limits};
+use first::First;
 
 /// Longest header that is looked through, in bytes. Real ones hold a few MiB at most (extended XMP, depth maps, ICC profiles);
 /// what goes on without a picture beyond this is not worth the node's memory.
@@ -62,17 +70,25 @@ impl fmt::Display for Format {
 pub struct Probe {
     /// By content.
     pub format: Format,
-    /// Width in pixels, as stored.
+    /// Width in pixels, as decoding gives it: as stored, but for TIFF, which is turned by its orientation.
     pub width: u32,
-    /// Height in pixels, as stored.
+    /// Height in pixels, likewise.
     pub height: u32,
-    /// Channels as coded: 1 gray, 3 colour, 4 CMYK. Tensors always have 3.
+    /// Colour channels: 1 gray, 3 colour (a palette's too), 4 CMYK. Tensors always have 3.
     pub channels: u8,
-    /// EXIF orientation, 1 to 8; 1 where there is none or it is damaged.
+    /// Whether it has alpha, or colours that stand for transparency.
+    pub has_alpha: bool,
+    /// Bits of a sample as stored; of a palette's index.
+    pub depth: u8,
+    /// Pillow's `Image.mode` of the first frame.
+    pub mode: &'static str,
+    /// EXIF orientation, 1 to 8; 1 where there is none or it is damaged, and where it is applied already.
     pub orientation: u8,
-    /// Bytes that decoding fills before any rendition is made.
+    /// Frames or pages, where the header tells.
+    pub frames: Option<u32>,
+    /// Most bytes that decoding fills for one frame before any rendition is made.
     pub decoded_bytes: u64,
-    /// Bytes that the decoder keeps besides: a picture in several scans is held whole as coefficients.
+    /// Most bytes that the decoder keeps besides: coefficients, canvases, planes, a second copy of the input.
     pub working_bytes: u64,
     /// Compressed bytes.
     pub input_bytes: u64,
@@ -91,7 +107,41 @@ pub fn probe(first: &[u8], size: u64, limits: &Limits) -> Result<Probe, DecodeEr
         Format::Unknown if (first.len() as u64) < enough => Err(DecodeError::NeedMore { bytes: enough }),
         Format::Jpeg => jpeg::header(first, size)?.probe(size, limits),
         Format::Unknown => Err(DecodeError::undecodable(Format::Unknown, sniff::guess(first))),
-        format => Err(DecodeError::Unsupported { format, reason: format!("{format} is not decoded by this release") }),
+        Format::Heic => {
+            let format = Format::Heic;
+            Err(DecodeError::Unsupported { format, reason: format!("{format} is not decoded by this release") })
+        }
+        format => {
+            // Directories may lie at the end, behind pixels that the decoder needs whole anyway.
+            let limit = if matches!(format, Format::Tiff | Format::Avif) { u64::MAX } else { HEADER_BYTES_MAX };
+            let first = First::new(format, first, size, limit);
+            match format {
+                Format::Png => png::probe(&first, limits),
+                Format::Webp => webp::probe(&first, limits),
+                Format::Gif => gif::probe(&first, limits),
+                Format::Bmp => bmp::probe(&first, limits),
+                Format::Avif => avif::probe(&first, limits),
+                _ => tiff::probe(&first, limits),
+            }
+        }
+    }
+}
+
+impl Format {
+    /// Whether its decoder needs the whole object in memory; of the others, one window at a time will do.
+    pub(super) fn is_whole(self) -> bool {
+        !matches!(self, Self::Jpeg | Self::Unknown)
+    }
+}
+
+impl Limits {
+    /// Refuses what has too many pixels, or a side that no resize takes.
+    fn check(&self, (width, height): (u32, u32)) -> Result<(), DecodeError> {
+        let long = width.max(height) as usize > pixels::SIDE_MAX;
+        match long || u64::from(width) * u64::from(height) > self.pixels_max {
+            true => Err(DecodeError::TooLarge { width, height, limit: self.pixels_max }),
+            false => Ok(()),
+        }
     }
 }
 
@@ -105,7 +155,7 @@ impl Probe {
 
     /// Renditions are drawn one after the other, so that only the largest scratch counts.
     pub(super) fn cost_of<'a>(&self, renditions: impl IntoIterator<Item = &'a Rendition>) -> u64 {
-        let input = self.input_bytes.min(HEADER_BYTES_MAX);
+        let input = if self.format.is_whole() { self.input_bytes } else { self.input_bytes.min(HEADER_BYTES_MAX) };
         let (mut drawn, mut scratch) = (0u64, 0);
         for rendition in renditions {
             drawn = drawn.saturating_add(rendition.bytes() as u64);

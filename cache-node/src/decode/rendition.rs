@@ -10,42 +10,8 @@ use framecache::pixels::{self, Plan, Source, Window};
 use framecache::spec::{Alpha, Depth, Geometry, ImageSpec, Mode, Orientation};
 use framecache::{DecodeSpec, TensorHead};
 
+use super::formats::{Kind, Samples};
 use super::{DecodeError, Limits, Probe};
-
-/// What the samples of a decoded picture are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
-    /// One byte: the same for all three channels.
-    Gray,
-    /// Red, green, blue.
-    Rgb,
-    /// The same and alpha, not premultiplied.
-    Rgba,
-    /// Two bytes, in this machine's order: gray of 16 bits.
-    Gray16,
-}
-
-impl Kind {
-    /// Bytes of a pixel.
-    pub(super) fn bytes(self) -> usize {
-        match self {
-            Self::Gray => 1,
-            Self::Gray16 => 2,
-            Self::Rgb => 3,
-            Self::Rgba => 4,
-        }
-    }
-}
-
-/// A decoded picture, or one frame of several: rows from the top, without padding.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Samples<'a> {
-    /// `width * height * kind.bytes()` bytes.
-    pub(super) pixels: &'a [u8],
-    pub(super) width: usize,
-    pub(super) height: usize,
-    pub(super) kind: Kind,
-}
 
 /// One rendition, its sizes worked out.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -95,21 +61,22 @@ impl Rendition {
     /// Bytes that drawing takes for itself, beside the picture and the tensor: upper bound for any kind of samples.
     pub(super) fn scratch_bytes(&self, probe: &Probe) -> u64 {
         let (width, height) = self.geometry.source;
-        let source = u64::from(width) * u64::from(height);
-        let plain = self.spec == ImageSpec { mode: Mode::Rgb, alpha: Alpha::Drop, depth: Depth::Pillow, ..self.spec.clone() };
-        let widest = if plain && probe.channels == 1 { 1 } else { 4 };
-        // Another mode, another orientation, premultiplied colour: one copy at a time beside the one it is made from.
-        let copies = if plain && self.turn() == 1 && probe.channels != 4 { 0 } else { 2 };
-        let drawn = if self.is_drawn_in_place() { 0 } else { self.geometry.window.width * self.geometry.window.height * 4 };
-        let resize = pixels::resize_scratch_bytes(width as usize, height as usize, widest, &self.plan());
-        (source.saturating_mul(widest as u64 * copies)).saturating_add(drawn as u64).saturating_add(resize as u64)
+        // Another mode, another orientation, premultiplied colour: each is a copy of the picture, of up to four bytes a pixel.
+        let converted = probe.has_alpha || probe.depth > 8 || (self.spec.mode == Mode::Gray && probe.channels > 1);
+        let copies = 2 * u64::from(converted) + u64::from(self.turn() > 1);
+        let channels = if probe.channels == 1 && !probe.has_alpha { 1 } else { 4 };
+        let resize = pixels::resize_scratch_bytes(width as usize, height as usize, channels, &self.plan()) as u64;
+        let window = self.geometry.window;
+        let drawn = if self.is_drawn_in_place() { 0 } else { window.width as u64 * window.height as u64 * 4 };
+        (u64::from(width) * u64::from(height)).saturating_mul(4 * copies).saturating_add(drawn).saturating_add(resize)
     }
 
     /// Draws `samples` into `out`, which has [`Rendition::bytes`] bytes. A frame of another size than the probe's was probed as such.
     pub(super) fn draw(&self, samples: &Samples<'_>, out: &mut [u8]) {
         assert_eq!(out.len(), self.bytes(), "rendition fits its place");
         let (picture, kind) = self.in_mode(samples);
-        let (picture, width, height) = turned(picture, samples.width, samples.height, kind.bytes(), self.turn());
+        let (width, height) = (samples.width as usize, samples.height as usize);
+        let (picture, width, height) = turned(picture, width, height, kind.bytes(), self.turn());
         let source = Source { pixels: &picture, width, height, channels: kind.bytes() };
         let channels = self.spec.channels() as usize;
         match (kind.bytes() == channels && self.is_drawn_in_place(), kind.bytes()) {
@@ -149,8 +116,8 @@ impl Rendition {
     }
 
     /// The samples in the mode that is resized: what Pillow's `convert` gives.
-    fn in_mode<'a>(&self, samples: &Samples<'a>) -> (Cow<'a, [u8]>, Kind) {
-        let pixels = samples.pixels;
+    fn in_mode<'a>(&self, samples: &'a Samples<'_>) -> (Cow<'a, [u8]>, Kind) {
+        let pixels: &[u8] = samples.pixels;
         match (samples.kind, self.spec.mode, self.spec.alpha) {
             (Kind::Gray, ..) => (pixels.into(), Kind::Gray),
             (Kind::Gray16, ..) => (narrow(pixels, self.spec.depth).into(), Kind::Gray),
@@ -234,43 +201,48 @@ fn mirror<const CHANNELS: usize>(out: &mut [u8], width: usize) {
     }
 }
 
+/// Each pixel of `IN` bytes made into one of `OUT`.
+fn each<const IN: usize, const OUT: usize>(pixels: &[u8], make: impl Fn(&[u8; IN]) -> [u8; OUT]) -> Vec<u8> {
+    let (from, _) = pixels.as_chunks::<IN>();
+    let mut made = vec![0; from.len() * OUT];
+    made.as_chunks_mut::<OUT>().0.iter_mut().zip(from).for_each(|(to, from)| *to = make(from));
+    made
+}
+
 /// 16-bit gray to 8: Pillow's "I;16" to "L" clips, and `depth=scale` takes the high byte.
 fn narrow(pixels: &[u8], depth: Depth) -> Vec<u8> {
-    let wide = pixels.as_chunks::<2>().0.iter().map(|pair| u16::from_ne_bytes(*pair));
     match depth {
-        Depth::Pillow => wide.map(|value| value.min(255) as u8).collect(),
-        Depth::Scale => wide.map(|value| (value >> 8) as u8).collect(),
+        Depth::Pillow => each(pixels, |pair| [u16::from_ne_bytes(*pair).min(255) as u8]),
+        Depth::Scale => each(pixels, |pair| [(u16::from_ne_bytes(*pair) >> 8) as u8]),
     }
 }
 
 /// Pillow's "RGB" to "L" (`Convert.c`, `L24`).
 fn luma<const CHANNELS: usize>(pixels: &[u8]) -> Vec<u8> {
-    let gray = |pixel: &[u8; CHANNELS]| {
+    each::<CHANNELS, 1>(pixels, |pixel| {
         let [r, g, b] = [pixel[0], pixel[1], pixel[2]].map(u32::from);
-        ((19_595 * r + 38_470 * g + 7_471 * b + 0x8000) >> 16) as u8
-    };
-    pixels.as_chunks::<CHANNELS>().0.iter().map(gray).collect()
+        [((19_595 * r + 38_470 * g + 7_471 * b + 0x8000) >> 16) as u8]
+    })
 }
 
 fn opaque(pixels: &[u8]) -> Vec<u8> {
-    pixels.as_chunks::<4>().0.iter().flat_map(|[r, g, b, _]| [*r, *g, *b]).collect()
+    each(pixels, |&[r, g, b, _]| [r, g, b])
 }
 
 /// Pillow's `alpha_composite` (`AlphaComposite.c`) over an opaque colour: weights of 7 fractional bits.
 fn over(pixels: &[u8], colour: [u8; 3]) -> Vec<u8> {
-    let blend = |&[r, g, b, alpha]: &[u8; 4]| {
+    each(pixels, |&[r, g, b, alpha]| {
         // With an opaque ground the sum of both alphas is 255 * 255.
-        let weight = (u32::from(alpha) * 255 * 255 * (1 << 7)) / (255 * 255);
+        let weight = u32::from(alpha) << 7;
         let mix = |ink: u8, ground: u8| {
-            let sum = u32::from(ink) * weight + u32::from(ground) * (255 * (1 << 7) - weight) + (0x80 << 7);
+            let sum = u32::from(ink) * weight + u32::from(ground) * ((255 << 7) - weight) + (0x80 << 7);
             (((sum >> 8) + sum) >> 8 >> 7) as u8
         };
         match alpha {
             0 => colour,
             _ => [mix(r, colour[0]), mix(g, colour[1]), mix(b, colour[2])],
         }
-    };
-    pixels.as_chunks::<4>().0.iter().flat_map(blend).collect()
+    })
 }
 
 /// Pillow's "RGBA" to "RGBa", before a resize.
@@ -279,8 +251,7 @@ fn premultiplied(pixels: &[u8]) -> Vec<u8> {
         let product = u32::from(value) * u32::from(alpha) + 128;
         (((product >> 8) + product) >> 8) as u8
     };
-    let pixel = |&[r, g, b, alpha]: &[u8; 4]| [scale(r, alpha), scale(g, alpha), scale(b, alpha), alpha];
-    pixels.as_chunks::<4>().0.iter().flat_map(pixel).collect()
+    each(pixels, |&[r, g, b, alpha]| [scale(r, alpha), scale(g, alpha), scale(b, alpha), alpha])
 }
 
 /// Pillow's "RGBa" to "RGBA", in place.
@@ -333,13 +304,22 @@ mod tests {
     #[test]
     fn gray_in_one_channel_equals_three() {
         let (width, height) = (37, 23);
-        let gray: Vec<u8> = (0..width * height).map(|i| (i * 31 % 251) as u8).collect();
-        let wide: Vec<u8> = gray.iter().flat_map(|&v| [v; 3]).collect();
-        for text in ["image", "image?crop=11", "image?short=16", "image?size=50x40&crop=30&filter=bicubic", "image?box=3,4,20,10&flip=h", "image?layout=chw", "image?mode=gray&max=20"] {
+        let mut gray: Vec<u8> = (0..width * height).map(|i| (i * 31 % 251) as u8).collect();
+        let mut wide: Vec<u8> = gray.iter().flat_map(|&v| [v; 3]).collect();
+        for text in [
+            "image",
+            "image?crop=11",
+            "image?short=16",
+            "image?size=50x40&crop=30&filter=bicubic",
+            "image?box=3,4,20,10&flip=h",
+            "image?layout=chw",
+            "image?mode=gray&max=20",
+        ] {
             let rendition = rendition(text, (width, height), 1);
             let [mut one, mut three] = [vec![0; rendition.bytes()], vec![1; rendition.bytes()]];
-            rendition.draw(&Samples { pixels: &gray, width, height, kind: Kind::Gray }, &mut one);
-            rendition.draw(&Samples { pixels: &wide, width, height, kind: Kind::Rgb }, &mut three);
+            let samples = |pixels, kind| Samples { pixels, width: width as u32, height: height as u32, kind };
+            rendition.draw(&samples(&mut gray, Kind::Gray), &mut one);
+            rendition.draw(&samples(&mut wide, Kind::Rgb), &mut three);
             assert!(one == three, "{text}");
         }
     }

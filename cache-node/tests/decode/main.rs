@@ -1,6 +1,7 @@
 //! The decode room as a whole, with real worker processes of this binary.
 
 mod faults;
+mod mutants;
 mod pixels;
 
 use std::sync::Arc;

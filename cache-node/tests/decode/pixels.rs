@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-use framecache_node::decode::{DecodeError, Format, InProcess, Limits, PoolSettings, probe};
+use framecache::Tensor;
+use framecache_node::decode::{DecodeError, DecodeJob, Decoder, Format, InProcess, Limits, PoolSettings, probe};
 use sha2::{Digest, Sha256};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -38,30 +39,22 @@ async fn vectors_are_pillows() {
     pool.close().await;
 }
 
-/// Promise: every JPEG of the corpus has the corpus's bytes, plain and resized, or is refused as there.
+/// Promise: every picture of the corpus has the corpus's bytes, plain and resized, and every sampled frame of an animation; or it is
+/// refused as there, with an error that is the picture's own.
 #[tokio::test]
 async fn corpus_is_pillows() {
     let Ok(corpus) = std::env::var("FRAMECACHE_CORPUS") else { return println!("corpus: not given, committed vectors only") };
     let images = PathBuf::from(&corpus).join("images");
     let manifest = std::fs::read_to_string(images.join("manifest.jsonl")).expect("the named corpus is there");
     let pool = start(settings()).await;
-    let (mut files, mut sound, mut resized) = (0, 0, 0);
+    let (mut files, mut sound, mut resized, mut frames) = (0, 0, 0, 0);
     for line in manifest.lines() {
         let entry: serde_json::Value = serde_json::from_str(line).expect("manifest line");
         let (name, kind, expect) =
             (entry["file"].as_str().expect("file"), entry["kind"].as_str().expect("kind"), &entry["expect"]);
         let bytes = std::fs::read(images.join(name)).expect("corpus file");
-        let is_jpeg = bytes.starts_with(&[0xff, 0xd8, 0xff]);
         let answer = ask_one(&pool, name, bytes.clone()).await;
-        if !is_jpeg {
-            // Other formats come later; until then they are refused by name, or as no picture at all.
-            assert!(
-                matches!(answer, Err(DecodeError::Unsupported { .. } | DecodeError::Undecodable { .. })),
-                "{name}: {answer:?}"
-            );
-            continue;
-        }
-        files += usize::from(kind.starts_with("jpeg-"));
+        files += 1;
         if expect["ok"] != true {
             let refused = answer.expect_err(name);
             assert!(refused.is_permanent(), "{name}: {refused}");
@@ -69,21 +62,99 @@ async fn corpus_is_pillows() {
             continue;
         }
         let tensor = answer.expect(name);
-        sound += usize::from(kind.starts_with("jpeg-"));
+        sound += 1;
         assert_eq!(u64::from(tensor.head.orientation), expect["exif_orientation"].as_u64().unwrap_or(1), "{name}");
         assert_eq!(sha256(&tensor.data), expect["rgb_sha256"].as_str().expect("rgb_sha256"), "{name}");
+        let probed = probe(&bytes, bytes.len() as u64, &Limits::default()).expect(name);
+        assert!(probed.mode == expect["mode"], "{name}: probed {}, is {}", probed.mode, expect["mode"]);
         for want in expect["resized"].as_array().into_iter().flatten() {
             let spec = format!("image?short={}&filter={}", want["short_side"], want["filter"].as_str().expect("filter"));
             let tensor = ask(&pool, name, bytes.clone(), &[&spec]).await.expect(name).remove(0).expect(name);
             assert_eq!(sha256(&tensor.data), want["rgb_sha256"].as_str().expect("rgb_sha256"), "{name} {spec}");
             resized += 1;
         }
+        // Of a JPEG the first picture is all there is, of MPO too.
+        let animated = expect["frame_samples"].as_array().filter(|_| !kind.starts_with("jpeg-"));
+        for want in animated.into_iter().flatten() {
+            let frame = want["index"].as_u64().expect("index");
+            let tensor =
+                ask_frame(&pool, name, bytes.clone(), frame).await.unwrap_or_else(|error| panic!("{name} {frame}: {error}"));
+            assert_eq!(sha256(&tensor.data), want["rgb_sha256"].as_str().expect("rgb_sha256"), "{name}, frame {frame}");
+            frames += 1;
+        }
     }
-    println!("corpus: {files} files from {corpus}, {sound} decode, {resized} resized");
-    assert_eq!((files, sound), (58, 51));
-    assert!(resized >= 60, "{resized} resized renditions");
+    println!("corpus: {files} files from {corpus}, {sound} decode, {resized} resized, {frames} frames of animations");
+    assert_eq!((files, sound), (120, 96));
+    assert!(resized >= 60 && frames >= 35, "{resized} resized renditions, {frames} frames");
     assert_eq!(pool.stats().deaths_judged + pool.stats().deaths_lost, 0);
     pool.close().await;
+}
+
+async fn ask_frame(pool: &impl Decoder, key: &str, bytes: Vec<u8>, frame: u64) -> Result<Tensor, DecodeError> {
+    let job = DecodeJob { frame, ..job(key, object(bytes.clone()), bytes.len() as u64, &["image"]) };
+    pool.decode(job, deadline()).await.and_then(|mut answers| answers.remove(0))
+}
+
+/// Promise: what is no picture of a format that is decoded never reaches a worker; nor does a frame that is not there, or too far in.
+#[tokio::test]
+async fn frames_are_bounded() {
+    let pool = start(settings()).await;
+    let png = png(b"\0\0\0\x04\0\0\0\x02\x08\0\0\0\0", &[]);
+    for (frame, want) in [(1, "undecodable (png): no frame 1, there are 1"), (u64::MAX, "no frame 4294967295")] {
+        let error = ask_frame(&pool, "still", png.clone(), frame).await.expect_err("no such frame");
+        assert!(error.to_string().contains(want) && error.is_permanent(), "{error}");
+    }
+    let many = [(*b"acTL", vec![0x7f, 0xff, 0xff, 0xff, 0, 0, 0, 0])];
+    let animation = png_with(b"\0\0\0\x04\0\0\0\x02\x08\0\0\0\0", &many);
+    let error = ask_frame(&pool, "far", animation, 100_000).await.expect_err("too far in");
+    assert!(matches!(error, DecodeError::Unsupported { format: Format::Png, .. }), "{error}");
+    assert_eq!(pool.stats().jobs, 0);
+    pool.close().await;
+}
+
+/// Promise: bombs of every format are refused from their headers, and at once: no worker hears of them.
+#[tokio::test]
+async fn bombs_meet_no_worker() {
+    let pool = start(PoolSettings { whole_bytes_max: 0, ..settings() }).await;
+    let short = |value: u16| value.to_le_bytes();
+    let wide = |value: u32| value.to_le_bytes();
+    let webp = [b"RIFF\xff\0\0\0WEBPVP8X\x0a\0\0\0\0\0\0\0".as_slice(), &[0xff; 6], &[0; 300]].concat();
+    let gif =
+        [b"GIF89a".as_slice(), &short(9), &short(9), &[0, 0, 0, b','], &[0; 4], &short(u16::MAX), &short(u16::MAX), &[0; 300]]
+            .concat();
+    let bmp = [b"BM".as_slice(), &[0; 12], &wide(40), &wide(1 << 20), &wide(1 << 20), &[1, 0, 24, 0], &[0; 300]].concat();
+    let field = |tag: u16, value: u32| [&short(tag)[..], &short(4), &wide(1), &wide(value)].concat();
+    let tiff = [b"II*\0\x08\0\0\0\x02\0".as_slice(), &field(256, 1 << 20), &field(257, 1 << 20), &[0; 300]].concat();
+    let bombs = [
+        ("png", png(b"\0\x0f\xff\xff\0\x0f\xff\xff\x08\x02\0\0\0", &[0; 300])),
+        ("webp", webp),
+        ("gif", gif),
+        ("bmp", bmp),
+        ("tiff", tiff),
+    ];
+    for (name, bytes) in bombs {
+        let error = ask_one(&pool, name, bytes).await.expect_err("refused");
+        assert!(matches!(error, DecodeError::TooLarge { limit: 178_956_970, .. }), "{name}: {error}");
+    }
+    assert_eq!((pool.stats().jobs, pool.stats().started), (0, 1));
+    pool.close().await;
+}
+
+/// A PNG of this header and this compressed data.
+fn png(header: &[u8; 13], data: &[u8]) -> Vec<u8> {
+    png_with(header, &[(*b"IDAT", data.to_vec())])
+}
+
+fn png_with(header: &[u8; 13], chunks: &[([u8; 4], Vec<u8>)]) -> Vec<u8> {
+    let mut out = b"\x89PNG\r\n\x1a\n".to_vec();
+    let all = [(*b"IHDR", header.to_vec())].into_iter().chain(chunks.iter().cloned()).chain([(*b"IDAT", vec![])]);
+    for (name, body) in all {
+        let named = [&name[..], &body].concat();
+        out.extend((body.len() as u32).to_be_bytes());
+        out.extend(&named);
+        out.extend(crc32fast::hash(&named).to_be_bytes());
+    }
+    out
 }
 
 /// Promise: a picture read in windows has the bytes of the same picture read whole, and no byte is read twice but its header.
@@ -117,20 +188,19 @@ async fn windows_answer(
     source: std::sync::Arc<super::Object>,
     size: u64,
 ) -> Result<framecache::Tensor, String> {
-    use framecache_node::decode::Decoder;
     let answer = pool.decode(job(name, source, size, &["image"]), deadline()).await;
     answer.and_then(|mut answers| answers.remove(0)).map_err(|error| error.to_string())
 }
 
-/// Promise: what is no JPEG is refused with what it is, whatever its name; none of it reaches a worker.
+/// Promise: what is not decoded is refused with what it is, whatever its name; none of it reaches a worker.
 #[tokio::test]
 async fn other_content_is_named() {
     let pool = start(settings()).await;
     for (bytes, want) in [
         (&b""[..], "undecodable (unknown): empty"),
         (b"<html><body>403</body></html>", "undecodable (unknown): not a picture: looks like HTML"),
-        (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", "unsupported (png): png is not decoded by this release"),
-        (b"RIFF\x10\0\0\0WEBPVP8 \0\0\0\0", "unsupported (webp): webp is not decoded by this release"),
+        (b"\0\0\0\x18ftypheic\0\0\0\0mif1heic", "unsupported (heic): heic is not decoded by this release"),
+        (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", "undecodable (png): truncated in the header"),
         (b"\xff\xd8\xff", "undecodable (jpeg): truncated in the header"),
     ] {
         let error = ask_one(&pool, "a.jpg", bytes).await.expect_err("refused");

@@ -19,12 +19,28 @@ class Image:
         short: int | None = None,
         crop: int | None = None,
         size: tuple[int, int] | None = None,
-        filter: Literal["bilinear", "bicubic"] = "bilinear",
+        filter: Literal["nearest", "box", "bilinear", "hamming", "bicubic", "lanczos"] = "bilinear",
+        *,
+        max: int | None = None,
+        max_pixels: int | None = None,
+        multiple: int | None = None,
+        tiles: int | None = None,
+        box: tuple[int, int, int, int] | None = None,
+        flip: bool = False,
+        mode: Literal["rgb", "gray"] = "rgb",
+        alpha: str = "drop",
+        depth: Literal["pillow", "scale"] = "pillow",
+        layout: Literal["hwc", "chw"] = "hwc",
+        orientation: Literal["ignore", "apply"] = "ignore",
+        truncated: Literal["error", "pad"] = "error",
+        profile: Literal["exact", "fast"] = "exact",
     ) -> Self: ...
     @classmethod
     def parse(cls, text: str) -> Image: ...
     @property
     def output(self) -> tuple[int, int] | None: ...
+    @property
+    def shape(self) -> tuple[int, int, int] | None: ...
     def __eq__(self, other: object, /) -> bool: ...
     def __hash__(self) -> int: ...
 

@@ -8,11 +8,22 @@ use pyo3::types::{PyString, PyType};
 
 use crate::error;
 
-/// How a picture is made: decoded, resized, cropped. The default is the picture as stored.
+/// How a picture is made: decoded, turned, resized, cropped, laid out. The default is the picture as stored, as RGB.
 ///
-/// Sides are pixels. ``short`` brings the short side to that length, as torchvision's ``Resize(short)``; ``size`` is
-/// ``(width, height)`` exactly; ``crop`` keeps the centred square of that side. ``filter`` is ``"bilinear"`` or ``"bicubic"``, with
-/// Pillow's kernels. Values are immutable, comparable and hashable.
+/// Sides are pixels. One of these sizes at most:
+/// ``short`` brings the short side to that length, as torchvision's ``Resize(short)``; with ``max`` beside it, its ``max_size``.
+/// ``size`` is ``(width, height)`` exactly. ``max`` brings the long side down to that length. ``max_pixels`` keeps the aspect, with both
+/// sides a multiple of ``multiple`` (Qwen2-VL). ``tiles`` is the side of square tiles, of which there are at most ``max`` (InternVL): the
+/// array is ``[tiles * side, side, channels]``, one tile under the other.
+///
+/// ``box`` is ``(x, y, width, height)``, the part that is resized, as Pillow's ``resize(box=)``. ``crop`` keeps the centred square of that
+/// side. ``flip`` mirrors the result, left to right. ``filter`` is one of Pillow's: ``"nearest"``, ``"box"``, ``"bilinear"``,
+/// ``"hamming"``, ``"bicubic"``, ``"lanczos"``. ``mode`` is ``"rgb"`` or ``"gray"``. ``alpha`` is ``"drop"``, ``"keep"`` (a fourth channel)
+/// or a colour to lay it over, ``"over:ffffff"``. ``depth`` says how 16-bit gray becomes 8-bit: ``"pillow"`` clips, ``"scale"`` takes
+/// the high byte. ``layout`` is ``"hwc"`` or ``"chw"``. ``orientation="apply"`` turns the picture as its EXIF says.
+/// ``truncated="pad"`` fills a JPEG that ends early with gray. ``profile="fast"`` is close to the same pixels, sooner.
+///
+/// Values are immutable, comparable and hashable.
 ///
 /// >>> import framecache as fc
 /// >>> spec = fc.Image(short=256, crop=224)
@@ -22,6 +33,8 @@ use crate::error;
 /// True
 /// >>> fc.Image(size=(640, 480)).output
 /// (640, 480)
+/// >>> fc.Image(size=(64, 64), layout="chw", alpha="keep").shape
+/// (4, 64, 64)
 #[pyclass(frozen, eq, hash, str, module = "framecache")]
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Image {
@@ -37,12 +50,55 @@ impl std::fmt::Display for Image {
 #[pymethods]
 impl Image {
     #[new]
-    #[pyo3(signature = (short=None, crop=None, size=None, filter="bilinear"))]
-    fn new(py: Python<'_>, short: Option<i64>, crop: Option<i64>, size: Option<(i64, i64)>, filter: &str) -> PyResult<Self> {
-        let mut parameters = vec![format!("filter={filter}")];
-        parameters.extend(short.map(|side| format!("short={side}")));
+    #[pyo3(signature = (
+        short=None, crop=None, size=None, filter="bilinear", *, max=None, max_pixels=None, multiple=None, tiles=None, r#box=None,
+        flip=false, mode="rgb", alpha="drop", depth="pillow", layout="hwc", orientation="ignore", truncated="error",
+        profile="exact"
+    ))]
+    #[expect(clippy::too_many_arguments, reason = "each is a keyword of its own")]
+    fn new(
+        py: Python<'_>,
+        short: Option<i64>,
+        crop: Option<i64>,
+        size: Option<(i64, i64)>,
+        filter: &str,
+        max: Option<i64>,
+        max_pixels: Option<i64>,
+        multiple: Option<i64>,
+        tiles: Option<i64>,
+        r#box: Option<(i64, i64, i64, i64)>,
+        flip: bool,
+        mode: &str,
+        alpha: &str,
+        depth: &str,
+        layout: &str,
+        orientation: &str,
+        truncated: &str,
+        profile: &str,
+    ) -> PyResult<Self> {
+        let words = [
+            ("filter", filter),
+            ("mode", mode),
+            ("alpha", alpha),
+            ("depth", depth),
+            ("layout", layout),
+            ("orientation", orientation),
+            ("truncated", truncated),
+            ("profile", profile),
+        ];
+        let sides = [
+            ("short", short),
+            ("crop", crop),
+            ("max", max),
+            ("max_pixels", max_pixels),
+            ("multiple", multiple),
+            ("tiles", tiles),
+        ];
+        let mut parameters: Vec<String> = words.iter().map(|(name, word)| format!("{name}={word}")).collect();
+        parameters.extend(sides.iter().filter_map(|(name, side)| side.map(|side| format!("{name}={side}"))));
         parameters.extend(size.map(|(width, height)| format!("size={width}x{height}")));
-        parameters.extend(crop.map(|side| format!("crop={side}")));
+        parameters.extend(r#box.map(|(x, y, width, height)| format!("box={x},{y},{width},{height}")));
+        parameters.extend(flip.then(|| "flip=h".to_owned()));
         parsed(py, &format!("image?{}", parameters.join("&")))
     }
 
@@ -56,6 +112,12 @@ impl Image {
     #[getter]
     fn output(&self) -> Option<(u32, u32)> {
         self.spec.fixed_output()
+    }
+
+    /// The shape of every picture's array, or ``None`` if it depends on the picture.
+    #[getter]
+    fn shape(&self) -> Option<(u32, u32, u32)> {
+        self.spec.fixed_shape().map(Into::into)
     }
 
     fn __repr__(&self) -> String {

@@ -26,7 +26,7 @@ def test_wrong_specs_are_refused(settings):
 
 def test_known_but_unsupported_is_told_apart():
     with pytest.raises(fc.UnsupportedError):
-        fc.Image(filter="lanczos")
+        fc.Image.parse("image?depth=keep")
 
 
 @pytest.mark.parametrize(

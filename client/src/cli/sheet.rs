@@ -40,7 +40,8 @@ pub(super) struct Sheet {
 
 pub(super) async fn run(arguments: &Arguments, file: &Path, client: &Client, call: &Call) -> Result<(), Failure> {
     let spec = arguments.spec.clone();
-    let spec = spec.unwrap_or(ImageSpec { resize: Resize::Short { side: TILE, max: None }, crop: Some(TILE), ..ImageSpec::default() });
+    let spec =
+        spec.unwrap_or(ImageSpec { resize: Resize::Short { side: TILE, max: None }, crop: Some(TILE), ..ImageSpec::default() });
     let ids = objects(arguments, client, call).await?;
     if ids.is_empty() {
         return Err(Failure::usage(format!("no object under {}", arguments.uris.join(" "))));

@@ -199,8 +199,8 @@ mod tests {
         assert_eq!(tiles(800, 400).tiles, (2, 1));
         assert_eq!(tiles(1_600, 800).tiles, (4, 2));
         assert_eq!(tiles(400, 400).tiles, (1, 1));
-        assert_eq!(tiles(1_000, 1_000).tiles, (2, 2));
-        assert_eq!(tiles(1_000, 1_000).output(), (448, 4 * 448));
+        assert_eq!(tiles(1_000, 1_000).tiles, (3, 3));
+        assert_eq!(tiles(1_000, 1_000).output(), (448, 9 * 448));
     }
 
     /// Promise: a turned picture is measured as it is seen, where the spec turns it.

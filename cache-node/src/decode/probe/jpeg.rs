@@ -16,6 +16,12 @@ pub(super) struct Header {
     scans: bool,
 }
 
+/// Width, height and components of a stream that lies in memory whole.
+pub(in crate::decode) fn frame_of(stream: &[u8]) -> Result<(u32, u32, u8), DecodeError> {
+    let Header { width, height, layers, .. } = header(stream, stream.len() as u64)?;
+    Ok((width, height, layers))
+}
+
 /// Walks from the start of image to the first scan.
 pub(super) fn header(first: &[u8], size: u64) -> Result<Header, DecodeError> {
     let mut walk = Walk { bytes: first, size, at: 3, frame: None, orientation: None };
@@ -44,16 +50,31 @@ impl Header {
     /// Refuses what is too large (before any allocation), and says what the rest costs.
     pub(super) fn probe(self, size: u64, limits: &Limits) -> Result<Probe, DecodeError> {
         let Self { width, height, layers, orientation, scans } = self;
+        limits.check((width, height))?;
         let pixels = u64::from(width) * u64::from(height);
-        if pixels > limits.pixels_max {
-            return Err(DecodeError::TooLarge { width, height, limit: limits.pixels_max });
-        }
         let decoded_bytes = pixels * u64::from(layers);
         // Two bytes a coefficient; sides are padded to whole blocks of up to 32 (4 samples of 8).
         let padded = u64::from(width.next_multiple_of(32)) * u64::from(height.next_multiple_of(32));
         let working_bytes = if scans { padded * u64::from(layers) * 2 } else { u64::from(width) * 256 };
-        let channels = layers;
-        Ok(Probe { format: Format::Jpeg, width, height, channels, orientation, decoded_bytes, working_bytes, input_bytes: size })
+        let mode = match layers {
+            1 => "L",
+            3 => "RGB",
+            _ => "CMYK",
+        };
+        Ok(Probe {
+            format: Format::Jpeg,
+            width,
+            height,
+            channels: layers,
+            has_alpha: false,
+            depth: 8,
+            mode,
+            orientation,
+            frames: Some(1),
+            decoded_bytes,
+            working_bytes,
+            input_bytes: size,
+        })
     }
 }
 

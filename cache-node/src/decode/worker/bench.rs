@@ -7,8 +7,9 @@ use super::planted::Fault;
 use super::protocol::{FromWorker, Job, MESSAGE_BYTES_MAX, Outcome, ToWorker};
 use super::settings::{SAMPLES_KEPT, SHARED_KEPT};
 use super::{Ended, Parent, sandbox};
-use crate::decode::image::{self, Failure, Rendition};
-use crate::decode::jpeg::Input;
+use crate::decode::formats::{Failure, Input};
+use crate::decode::image::{self, Drawing};
+use crate::decode::rendition::Rendition;
 use crate::decode::{Limits, probe};
 
 /// Buffers that outlive a job.
@@ -52,13 +53,14 @@ impl Bench {
         let renditions: Result<Vec<_>, _> = job.places.iter().map(|place| Rendition::of(&place.spec, &probe, &limits)).collect();
         let renditions = renditions.map_err(|_| Ended::Lost)?;
         let mut drawings = lay_out(job, &renditions, places).ok_or(Ended::Lost)?;
-        let samples = self.samples.of(probe.decoded_bytes).ok_or(Ended::OutOfMemory)?;
-        let drawn = image::draw(&mut input, &probe, samples, &mut drawings);
+        let room = self.samples.of(probe.decoded_bytes).ok_or(Ended::OutOfMemory)?;
+        let drawn = image::draw(&mut input, &probe, room, &mut drawings);
         match (input.ended, drawn) {
             (Some(Stopped::NoRange), _) => Ok(Outcome::NoRange),
             (Some(Stopped::Lost), _) => Err(Ended::Lost),
             (None, Err(Failure::OutOfMemory)) => Err(Ended::OutOfMemory),
             (None, Err(Failure::Undecodable(reason))) => Ok(Outcome::Undecodable(reason)),
+            (None, Err(Failure::Unsupported(reason))) => Ok(Outcome::Unsupported(reason)),
             (None, Ok(())) => {
                 for (index, rendition) in renditions.iter().enumerate() {
                     let (width, height) = rendition.geometry.output();
@@ -71,14 +73,14 @@ impl Bench {
 }
 
 /// Each rendition with its place, cut from the memory behind the window. Nothing if they do not fit or overlap.
-fn lay_out<'a>(job: &Job, renditions: &'a [Rendition], mut rest: &'a mut [u8]) -> Option<Vec<(&'a Rendition, &'a mut [u8])>> {
+fn lay_out<'a>(job: &Job, renditions: &'a [Rendition], mut rest: &'a mut [u8]) -> Option<Vec<Drawing<'a>>> {
     let mut at = job.window_bytes;
     let mut laid = Vec::with_capacity(renditions.len());
     for (place, rendition) in job.places.iter().zip(renditions) {
         let gap = usize::try_from(place.offset.checked_sub(at)?).ok()?;
         let length = usize::try_from(place.length).ok().filter(|&length| length == rendition.bytes())?;
         let (drawing, behind) = rest.split_at_mut_checked(gap)?.1.split_at_mut_checked(length)?;
-        laid.push((rendition, drawing));
+        laid.push(Drawing { frame: place.frame, rendition, out: drawing });
         rest = behind;
         at = place.offset + place.length;
     }

@@ -42,11 +42,11 @@ impl SharedMemory {
         Ok(self.bytes)
     }
 
-    /// Puts `bytes` at the start.
-    pub(super) fn write(&self, bytes: &[u8]) -> io::Result<()> {
+    /// Puts `bytes` at `offset`, within the size.
+    pub(super) fn write(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         let mut done = 0;
         while done < bytes.len() {
-            done += pwrite(&self.file, &bytes[done..], done as i64)?;
+            done += pwrite(&self.file, &bytes[done..], offset as i64 + done as i64)?;
         }
         Ok(())
     }
@@ -135,7 +135,7 @@ mod tests {
     fn shared_memory_grows_and_never_shrinks() {
         let mut memory = SharedMemory::create().expect("memfd");
         assert_eq!(memory.grow(8192).expect("grow"), 8192);
-        memory.write(b"picture").expect("write");
+        memory.write(0, b"picture").expect("write");
         assert_eq!(memory.grow(1 << 20).expect("grow"), 1 << 20);
         assert_eq!(memory.grow(1).expect("no shrink"), 1 << 20);
         assert_eq!(memory.read(0, 7).expect("read"), &b"picture"[..]);

@@ -11,14 +11,17 @@ use super::memory::SharedMemory;
 use super::planted::Fault;
 use super::protocol::{Job, Place};
 use super::settings::PoolSettings;
-use crate::decode::image::Rendition;
-use crate::decode::{DecodeError, DecodeJob, Format, Probe, Source, SourceError, probe};
+use crate::decode::formats::{self, Wants};
+use crate::decode::rendition::Rendition;
+use crate::decode::{DecodeError, DecodeJob, Format, Probe, Source, SourceError, probe, refusal};
 
 /// What a worker will be told, and what its answer will be held against.
 pub(super) struct Order {
     pub(super) probe: Probe,
     source: Arc<dyn Source>,
     first: Bytes,
+    /// Bytes of the start that the worker has when its job begins: `first`, or all of a format that is decoded whole.
+    held_bytes: u64,
     object_bytes: u64,
     /// Per asked spec.
     planned: Vec<Result<Rendition, DecodeError>>,
@@ -36,12 +39,15 @@ impl Order {
     ) -> Result<Self, DecodeError> {
         let (first, probe) = read_header(job, settings).await?;
         let limits = settings.limits();
+        let frame = u32::try_from(job.frame).unwrap_or(u32::MAX);
+        formats::judge(&probe, Wants::default(), &[frame]).map_err(|failure| refusal(failure, probe.format))?;
         let plan = |(spec, allowed): (_, Result<(), _>)| allowed.and_then(|()| Rendition::of(spec, &probe, &limits));
         let planned: Vec<Result<Rendition, DecodeError>> = job.specs.iter().zip(allowed).map(plan).collect();
         fits(&probe, &planned, settings)?;
-        let mut order = lay_out(job.size, first.len() as u64, &planned, settings);
-        order.cpu_seconds = cpu_seconds(&probe, &planned).min(settings.cpu_seconds);
-        Ok(Self { probe, source: job.source.clone(), first, object_bytes: job.size, planned, job: order })
+        let held_bytes = if probe.format.is_whole() { job.size } else { first.len() as u64 };
+        let mut order = lay_out(job.size, held_bytes, frame, &planned, settings);
+        order.cpu_seconds = cpu_seconds(&probe, frame, &planned).min(settings.cpu_seconds);
+        Ok(Self { probe, source: job.source.clone(), first, held_bytes, object_bytes: job.size, planned, job: order })
     }
 
     /// Whether every spec has its answer already.
@@ -49,10 +55,18 @@ impl Order {
         self.job.places.is_empty()
     }
 
-    /// The message, with memory made ready for it.
-    pub(super) fn hand_over(&self, memory: &mut SharedMemory) -> std::io::Result<Job> {
-        memory.grow(self.job.memory_bytes)?;
-        memory.write(&self.first)?;
+    /// The message, with memory made ready for it. What a worker needs beyond the header goes there piece by piece, so that the node
+    /// never holds a large object beside it.
+    pub(super) async fn hand_over(&self, memory: &mut SharedMemory) -> Result<Job, DecodeError> {
+        memory.grow(self.job.memory_bytes).map_err(memory_lost)?;
+        memory.write(0, &self.first).map_err(memory_lost)?;
+        let mut at = self.first.len() as u64;
+        while at < self.held_bytes {
+            let piece = self.job.range_bytes.clamp(1, self.held_bytes - at);
+            let bytes = self.read(ByteRange::at(at, piece).ok_or(DecodeError::Deadline)?).await?;
+            memory.write(at, &bytes).map_err(memory_lost)?;
+            at += piece;
+        }
         Ok(self.job.clone())
     }
 
@@ -66,7 +80,7 @@ impl Order {
 
     /// Bytes of the start that the worker already has.
     pub(super) fn first_bytes(&self) -> u64 {
-        self.first.len() as u64
+        self.held_bytes
     }
 
     /// Exactly the bytes of `range`.
@@ -107,7 +121,7 @@ impl Order {
 
     /// Bytes that are moved through shared memory.
     pub(super) fn moved_bytes(&self) -> u64 {
-        self.first.len() as u64 + self.job.places.iter().map(|place| place.length).sum::<u64>()
+        self.held_bytes + self.job.places.iter().map(|place| place.length).sum::<u64>()
     }
 }
 
@@ -124,6 +138,10 @@ async fn read_header(job: &DecodeJob, settings: &PoolSettings) -> Result<(Bytes,
             return Ok((first, Fault::probe(job.size)));
         }
         match probe(&first, job.size, &settings.limits()) {
+            // A directory behind the pixels: what a worker has no room for is not read to its end either.
+            Err(DecodeError::NeedMore { bytes }) if bytes > settings.worker_memory => {
+                return Err(DecodeError::unsupported(Format::Unknown, format!("a header at byte {bytes}")));
+            }
             Err(DecodeError::NeedMore { bytes }) if bytes > wanted => wanted = bytes,
             Err(error) => return Err(error),
             Ok(probe) => return Ok((first, probe)),
@@ -137,6 +155,11 @@ async fn read(source: &dyn Source, range: ByteRange) -> Result<Bytes, DecodeErro
         true => Ok(bytes),
         false => Err(SourceError::new(format!("source gave {} bytes for {range}", bytes.len())).into()),
     }
+}
+
+/// The node's own trouble: says nothing about the picture.
+pub(super) fn memory_lost(error: std::io::Error) -> DecodeError {
+    DecodeError::WorkerLost(format!("shared memory: {error}"))
 }
 
 /// What would not fit a worker is refused here: in the worker it would count as a death.
@@ -153,20 +176,27 @@ fn fits(probe: &Probe, planned: &[Result<Rendition, DecodeError>], settings: &Po
 /// CPU time by what there is to do: a second, and one more for each 15 megapixels decoded or drawn, a third of what a core does of
 /// progressive 4:4:4. A picture that is built to take for ever (hundreds of thousands of empty scans) so gets its two
 /// judged deaths well within the deadline of those who asked.
-fn cpu_seconds(probe: &Probe, planned: &[Result<Rendition, DecodeError>]) -> u64 {
+fn cpu_seconds(probe: &Probe, frame: u32, planned: &[Result<Rendition, DecodeError>]) -> u64 {
     let drawn: u64 = planned.iter().flatten().map(|rendition| rendition.bytes() as u64 / 3).sum();
-    1 + (u64::from(probe.width) * u64::from(probe.height)).saturating_add(drawn).div_ceil(15_000_000)
+    let decoded = (u64::from(probe.width) * u64::from(probe.height)).saturating_mul(u64::from(frame) + 1);
+    1 + decoded.saturating_add(drawn).div_ceil(15_000_000)
 }
 
 /// Input first, then one place per rendition, each on a cache line of its own.
-fn lay_out(object_bytes: u64, first_bytes: u64, planned: &[Result<Rendition, DecodeError>], settings: &PoolSettings) -> Job {
+fn lay_out(
+    object_bytes: u64,
+    first_bytes: u64,
+    frame: u32,
+    planned: &[Result<Rendition, DecodeError>],
+    settings: &PoolSettings,
+) -> Job {
     let window = if first_bytes == object_bytes { first_bytes } else { first_bytes.max(settings.window_bytes) };
     let window_bytes = window.next_multiple_of(PLACE_ALIGN);
     let mut memory_bytes = window_bytes;
     let mut place = |rendition: &Rendition| {
         let (offset, length) = (memory_bytes, rendition.bytes() as u64);
         memory_bytes = (offset + length).next_multiple_of(PLACE_ALIGN);
-        Place { offset, length, spec: rendition.spec.clone().into() }
+        Place { frame, offset, length, spec: rendition.spec.clone().into() }
     };
     let places = planned.iter().flatten().map(&mut place).collect();
     let (pixels_max, cpu_seconds) = (settings.pixels_max, settings.cpu_seconds);
@@ -191,12 +221,10 @@ mod tests {
     #[test]
     fn time_goes_by_size() {
         let probe = |width, height| Probe { width, height, ..Fault::probe(1 << 20) };
-        assert_eq!(cpu_seconds(&probe(1, 1), &[]), 2);
-        assert_eq!(cpu_seconds(&probe(2_800, 2_800), &[]), 2);
-        assert_eq!(cpu_seconds(&probe(13_376, 13_376), &[]), 13);
-        assert_eq!(
-            cpu_seconds(&probe(u32::MAX, u32::MAX), &[]),
-            1 + (u64::from(u32::MAX) * u64::from(u32::MAX)).div_ceil(15_000_000)
-        );
+        assert_eq!(cpu_seconds(&probe(1, 1), 0, &[]), 2);
+        assert_eq!(cpu_seconds(&probe(2_800, 2_800), 0, &[]), 2);
+        assert_eq!(cpu_seconds(&probe(13_376, 13_376), 0, &[]), 13);
+        assert_eq!(cpu_seconds(&probe(1_000, 1_000), 44, &[]), 4);
+        assert!(cpu_seconds(&probe(u32::MAX, u32::MAX), u32::MAX, &[]) > 1 << 40);
     }
 }

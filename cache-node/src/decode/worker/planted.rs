@@ -43,8 +43,20 @@ impl Fault {
 
     /// What a probe says of such a picture: one pixel.
     pub(super) fn probe(input_bytes: u64) -> Probe {
-        let (width, height, channels, orientation) = (1, 1, 3, 1);
-        Probe { format: Format::Unknown, width, height, channels, orientation, decoded_bytes: 3, working_bytes: 0, input_bytes }
+        Probe {
+            format: Format::Unknown,
+            width: 1,
+            height: 1,
+            channels: 3,
+            has_alpha: false,
+            depth: 8,
+            mode: "RGB",
+            orientation: 1,
+            frames: None,
+            decoded_bytes: 3,
+            working_bytes: 0,
+            input_bytes,
+        }
     }
 
     /// Tries what the sandbox forbids; says what came of it.

@@ -17,7 +17,7 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use super::memory::SharedMemory;
-use super::order::Order;
+use super::order::{Order, memory_lost};
 use super::protocol::{FROM_WORKER_BYTES, FromWorker, Outcome, Sandboxed, ToWorker};
 use super::settings::{PoolSettings, SHARED_KEPT};
 use super::{OUT_OF_MEMORY, SUBCOMMAND, TEST_CODECS};
@@ -104,9 +104,9 @@ impl Worker {
     /// Not cancel safe: a worker whose `run` was dropped must be judged, or dropped.
     pub(super) async fn run(&mut self, order: &Order) -> Result<(Answer, u64), Gone> {
         self.jobs += 1;
-        let job = match order.hand_over(&mut self.memory) {
+        let job = match order.hand_over(&mut self.memory).await {
             Ok(job) => job,
-            Err(error) => return Ok((Err(DecodeError::WorkerLost(format!("shared memory: {error}"))), 0)),
+            Err(error) => return Ok((Err(error), 0)),
         };
         self.send(&ToWorker::Job(job)).await?;
         let mut read_to = order.first_bytes();
@@ -128,6 +128,7 @@ impl Worker {
                         (Outcome::NoRange, Some(error)) => Err(error),
                         (Outcome::Drawn, None) if drawn == order.places() => self.tensors(order),
                         (Outcome::Undecodable(reason), _) => Err(DecodeError::undecodable(order.probe.format, reason)),
+                        (Outcome::Unsupported(reason), _) => Err(DecodeError::unsupported(order.probe.format, reason)),
                         _ => return Err(Gone::Babbled),
                     };
                     let _ = self.memory.trim(SHARED_KEPT);
@@ -141,7 +142,7 @@ impl Worker {
     /// Reads a range into the window and says so; gives the source's error, if any.
     async fn bring(&mut self, order: &Order, range: framecache::ByteRange) -> Result<Option<DecodeError>, Gone> {
         let placed = match order.read(range).await {
-            Ok(bytes) => self.memory.write(&bytes).map_err(|error| DecodeError::WorkerLost(format!("shared memory: {error}"))),
+            Ok(bytes) => self.memory.write(0, &bytes).map_err(memory_lost),
             Err(error) => Err(error),
         };
         self.send(&ToWorker::Range { there: placed.is_ok() }).await?;
@@ -149,7 +150,7 @@ impl Worker {
     }
 
     fn tensors(&self, order: &Order) -> Answer {
-        order.tensors(&self.memory).map_err(|error| DecodeError::WorkerLost(format!("shared memory: {error}")))
+        order.tensors(&self.memory).map_err(memory_lost)
     }
 
     /// Ends it, if it has not ended, and says what that means.

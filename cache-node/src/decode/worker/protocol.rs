@@ -9,7 +9,7 @@ use framecache::spec::SPEC_BYTES_MAX;
 use crate::decode::SPECS_MAX;
 
 /// Longest message, either way: a job of [`SPECS_MAX`] specs at their canonical length.
-pub(super) const MESSAGE_BYTES_MAX: usize = 64 + SPECS_MAX * (16 + 2 + SPEC_TEXT_MAX);
+pub(super) const MESSAGE_BYTES_MAX: usize = 64 + SPECS_MAX * (16 + 4 + 2 + SPEC_TEXT_MAX);
 
 /// Room for what a worker says: more than its longest message, so that a cut one is never taken for a whole one.
 pub(super) const FROM_WORKER_BYTES: usize = 64 + REASON_BYTES_MAX;
@@ -56,9 +56,10 @@ pub(super) struct Job {
     pub(super) places: Vec<Place>,
 }
 
-/// Where one rendition goes.
+/// Where one rendition of one frame goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Place {
+    pub(super) frame: u32,
     pub(super) offset: u64,
     pub(super) length: u64,
     pub(super) spec: DecodeSpec,
@@ -95,6 +96,8 @@ pub(super) enum Outcome {
     Undecodable(String),
     /// A range was not there.
     NoRange,
+    /// A kind of picture that is not made.
+    Unsupported(String),
 }
 
 impl ToWorker {
@@ -111,7 +114,7 @@ impl ToWorker {
                     .u64(job.memory_bytes);
                 out.u64(job.pixels_max).u64(job.cpu_seconds).tag(job.places.len() as u8);
                 for place in &job.places {
-                    out.u64(place.offset).u64(place.length).text(&place.spec.to_string(), SPEC_TEXT_MAX);
+                    out.u32(place.frame).u64(place.offset).u64(place.length).text(&place.spec.to_string(), SPEC_TEXT_MAX);
                 }
                 &mut out
             }
@@ -140,7 +143,8 @@ impl Job {
         let [range_bytes, memory_bytes, pixels_max, cpu_seconds] = [rest.u64()?, rest.u64()?, rest.u64()?, rest.u64()?];
         let count = usize::from(rest.tag()?);
         let place = |rest: &mut Reader<'_>| {
-            Some(Place { offset: rest.u64()?, length: rest.u64()?, spec: rest.text(SPEC_TEXT_MAX)?.parse().ok()? })
+            let (frame, offset, length) = (rest.u32()?, rest.u64()?, rest.u64()?);
+            Some(Place { frame, offset, length, spec: rest.text(SPEC_TEXT_MAX)?.parse().ok()? })
         };
         let places = (0..count).map(|_| place(rest)).collect::<Option<Vec<_>>>()?;
         Some(Self { object_bytes, first_bytes, window_bytes, range_bytes, memory_bytes, pixels_max, cpu_seconds, places })
@@ -161,6 +165,7 @@ impl FromWorker {
                     Outcome::Drawn => out.tag(0),
                     Outcome::Undecodable(reason) => out.tag(1).text(reason, REASON_BYTES_MAX),
                     Outcome::NoRange => out.tag(2),
+                    Outcome::Unsupported(reason) => out.tag(3).text(reason, REASON_BYTES_MAX),
                 }
             }
         };
@@ -184,6 +189,7 @@ impl FromWorker {
                     0 => Outcome::Drawn,
                     1 => Outcome::Undecodable(rest.text(REASON_BYTES_MAX)?),
                     2 => Outcome::NoRange,
+                    3 => Outcome::Unsupported(rest.text(REASON_BYTES_MAX)?),
                     _ => return None,
                 };
                 Self::Done { outcome, cpu_us }
@@ -264,8 +270,8 @@ mod tests {
     fn job() -> Job {
         let spec = |text: &str| text.parse().expect("spec");
         let places = vec![
-            Place { offset: 4096, length: 12, spec: spec("image") },
-            Place { offset: 8192, length: 150_528, spec: spec("image?short=256&crop=224&filter=bicubic") },
+            Place { frame: 0, offset: 4096, length: 12, spec: spec("image") },
+            Place { frame: 7, offset: 8192, length: 150_528, spec: spec("image?short=256&crop=224&filter=bicubic") },
         ];
         let (first_bytes, window_bytes, range_bytes, memory_bytes) = (100, 4096, 64, 1 << 20);
         Job {
@@ -316,13 +322,14 @@ mod tests {
         }
     }
 
-    fn from_worker() -> [FromWorker; 6] {
+    fn from_worker() -> [FromWorker; 7] {
         [
             FromWorker::Ready(Sandboxed::Yes { landlock: true }),
             FromWorker::Ready(Sandboxed::No { reason: "no seccomp".into() }),
             FromWorker::NeedRange { start: u64::MAX, length: 7 },
             FromWorker::Frame { index: 1, width: 2, height: 3 },
             FromWorker::Done { outcome: Outcome::Drawn, cpu_us: 1234 },
+            FromWorker::Done { outcome: Outcome::Unsupported("planar".into()), cpu_us: 3 },
             FromWorker::Done { outcome: Outcome::Undecodable("bad\u{7f}huffman".replace('\u{7f}', " ")), cpu_us: 0 },
         ]
     }

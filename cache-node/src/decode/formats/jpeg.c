@@ -15,6 +15,9 @@
 
 enum { DECODED = 0, TRUNCATED = 1, BROKEN = 2, SIZE_DIFFERS = 3, OUT_OF_MEMORY = 4 };
 
+/* PAD: a cut picture is gray from where its data ends. PLAIN: components are not converted, whatever they seem to be. */
+enum { PAD = 1, PLAIN = 2 };
+
 /* Passes over `skip` bytes and gives the window after them; length 0 at the end. It stays valid until the next call. */
 typedef const unsigned char *(*more_fn)(void *context, uint64_t skip, size_t *length);
 
@@ -28,19 +31,26 @@ struct source {
   more_fn more; /* NULL: the first window is all there is */
   void *context;
   uint64_t skip; /* bytes to pass over before the next window */
+  int pad;       /* at the end of data, make up an end marker: libjpeg then fills what is left with gray */
 };
 
 static void on_error(j_common_ptr common) { longjmp(((struct errors *)common->err)->escape, 1); }
 static void on_message(j_common_ptr common) { (void)common; }
 static void on_source(j_decompress_ptr jpeg) { (void)jpeg; }
 
-/* FALSE suspends: whoever asked sees that data is lacking, and no end marker is made up. */
+static const unsigned char end_marker[2] = {0xff, JPEG_EOI};
+
+/* FALSE suspends: whoever asked sees that data is lacking, and no end marker is made up, unless asked for. */
 static boolean on_empty(j_decompress_ptr jpeg) {
   struct source *source = (struct source *)jpeg->src;
   size_t length = 0;
   const unsigned char *window = source->more ? source->more(source->context, source->skip, &length) : NULL;
   source->skip = 0;
-  if (window == NULL || length == 0) return FALSE;
+  if (window == NULL || length == 0) {
+    if (!source->pad) return FALSE;
+    window = end_marker;
+    length = sizeof end_marker;
+  }
   source->public.next_input_byte = window;
   source->public.bytes_in_buffer = length;
   return TRUE;
@@ -57,11 +67,12 @@ static void on_skip(j_decompress_ptr jpeg, long count) {
 }
 
 /*
- * Decodes into `pixels`, which holds width * height * layers bytes: layers 1 = gray, 3 = RGB, 4 = CMYK as stored. `message`
- * holds JMSG_LENGTH_MAX (200) bytes and is always a string.
+ * Decodes into `pixels`, which holds width * height * layers bytes: layers 1 = gray, 3 = RGB, 4 = CMYK as stored. `rows` counts
+ * those that are written; with PAD, a cut picture is gray from where its data ends. `message` holds JMSG_LENGTH_MAX (200)
+ * bytes and is always a string.
  */
 int framecache_jpeg_decode(const unsigned char *first, size_t length, more_fn more, void *context, int layers, unsigned width,
-                           unsigned height, unsigned char *pixels, char *message) {
+                           unsigned height, int flags, unsigned char *pixels, unsigned *rows, char *message) {
   struct jpeg_decompress_struct jpeg;
   struct errors errors;
   struct source source;
@@ -71,6 +82,7 @@ int framecache_jpeg_decode(const unsigned char *first, size_t length, more_fn mo
   memset(&jpeg, 0, sizeof jpeg);
   memset(&source, 0, sizeof source);
   message[0] = 0;
+  *rows = 0;
   jpeg.err = jpeg_std_error(&errors.public);
   errors.public.error_exit = on_error;
   errors.public.output_message = on_message;
@@ -89,6 +101,7 @@ int framecache_jpeg_decode(const unsigned char *first, size_t length, more_fn mo
   source.public.bytes_in_buffer = length;
   source.more = more;
   source.context = context;
+  source.pad = flags & PAD;
   jpeg.src = &source.public;
 
   do header = jpeg_read_header(&jpeg, FALSE);
@@ -97,6 +110,7 @@ int framecache_jpeg_decode(const unsigned char *first, size_t length, more_fn mo
   if (header != JPEG_HEADER_OK) goto end;
   /* Everything else stays at its default, which is what Pillow has: ISLOW, fancy upsampling, block smoothing. */
   jpeg.out_color_space = layers == 1 ? JCS_GRAYSCALE : layers == 3 ? JCS_RGB : JCS_CMYK;
+  if (flags & PLAIN) jpeg.jpeg_color_space = jpeg.out_color_space = JCS_UNKNOWN;
   if (jpeg.image_width != width || jpeg.image_height != height) {
     outcome = SIZE_DIFFERS;
     goto end;
@@ -109,6 +123,7 @@ int framecache_jpeg_decode(const unsigned char *first, size_t length, more_fn mo
   while (jpeg.output_scanline < jpeg.output_height) {
     JSAMPROW row = pixels + (size_t)jpeg.output_scanline * width * (size_t)layers;
     if (jpeg_read_scanlines(&jpeg, &row, 1) != 1) goto end;
+    *rows = jpeg.output_scanline;
   }
   /* All rows are there, so that a lack of data is no error any more; a broken trailer still is, as in Pillow. */
   (void)jpeg_finish_decompress(&jpeg);

@@ -1,0 +1,200 @@
+"""What the pinned Pillow says of pictures: media of every kind with their pixels, and a judge of any bytes.
+
+usage: pillow.py make FOLDER    writes pictures there, and a line for each frame (see `line`)
+       pillow.py judge          per request (frame and length as two little-endian u32, then the bytes) answers one such line
+"""
+
+import hashlib
+import io
+import random
+import struct
+import sys
+import warnings
+from pathlib import Path
+
+from PIL import Image
+
+warnings.simplefilter("ignore")
+
+
+def line(data: bytes, frame: int) -> str:
+    """`ok WIDTH HEIGHT MODE RGB RGBA DEEP`: sizes, Pillow's mode, SHA-256 of the conversions, `-` for one that does not apply."""
+    try:
+        with Image.open(io.BytesIO(data)) as image:
+            if image.format not in ("JPEG", "MPO", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF"):
+                return "refused format"
+            if frame:
+                image.seek(frame)
+            image.load()
+            mode = image.mode
+            alpha = "A" in mode or "transparency" in image.info
+            shas = [sha(image.convert("RGB"))]
+            shas.append(sha(image.convert("RGBA")) if alpha else "-")
+            shas.append(sha(image) if mode == "I;16" else "-")
+            return f"ok {image.width} {image.height} {mode} {' '.join(shas)}"
+    except Exception as error:
+        return f"refused {type(error).__name__}"
+
+
+def sha(image: Image.Image) -> str:
+    return hashlib.sha256(image.tobytes()).hexdigest()
+
+
+def make(folder: Path) -> None:
+    for name, data in media():
+        (folder / name).write_bytes(data)
+        with Image.open(io.BytesIO(data)) as image:
+            frames = min(getattr(image, "n_frames", 1), 6)
+        for frame in range(frames):
+            print(name, frame, line(data, frame))
+
+
+def judge() -> None:
+    while head := sys.stdin.buffer.read(8):
+        frame, length = struct.unpack("<II", head)
+        print(line(sys.stdin.buffer.read(length), frame), flush=True)
+
+
+def picture(width: int, height: int, seed: int) -> Image.Image:
+    """Slopes, so that lossy coders have something to say, and noise, so that rounding shows."""
+    dice = random.Random(seed)
+    data = bytearray()
+    for y in range(height):
+        for x in range(width):
+            data += bytes(((x * 5 + seed * 40) & 255, (y * 7 + x) & 255, dice.randrange(256)))
+    return Image.frombytes("RGB", (width, height), bytes(data))
+
+
+def alpha(image: Image.Image) -> Image.Image:
+    mask = Image.frombytes("L", image.size, bytes((x * y * 3) & 255 if x % 5 else 0 for y in range(image.height) for x in range(image.width)))
+    image = image.copy()
+    image.putalpha(mask)
+    return image
+
+
+def deep(width: int, height: int) -> Image.Image:
+    values = ((x * 13 + y * 101) * 37 & 0xFFFF if x % 2 else x * 7 for y in range(height) for x in range(width))
+    return Image.frombytes("I;16", (width, height), b"".join(struct.pack("<H", value) for value in values))
+
+
+def media():
+    """Name and bytes of each picture."""
+
+    def saved(image: Image.Image, format: str, **options) -> bytes:
+        out = io.BytesIO()
+        image.save(out, format, **options)
+        return out.getvalue()
+
+    rgb, odd = picture(45, 31, 1), picture(33, 17, 2)
+    gray, bit, rgba = rgb.convert("L"), rgb.convert("1"), alpha(rgb)
+    la, indexed, ink = rgba.convert("LA"), rgb.quantize(40), rgb.convert("CMYK")
+    frames = [picture(45, 31, seed) for seed in range(3, 8)]
+    clear = [alpha(frame) for frame in frames]
+
+    yield "rgb.jpg", saved(rgb, "JPEG", quality=80)
+    yield "gray.jpg", saved(gray, "JPEG")
+    yield "ink.jpg", saved(ink, "JPEG")
+    yield "scans.jpg", saved(odd, "JPEG", progressive=True, subsampling=1)
+
+    for name, image in [("rgb", rgb), ("gray", gray), ("bit", bit), ("rgba", rgba), ("la", la), ("index", indexed), ("deep", deep(40, 9))]:
+        yield f"{name}.png", saved(image, "PNG")
+    for bits in (1, 2, 4):
+        yield f"index{bits}.png", saved(rgb.quantize(1 << bits), "PNG", bits=bits)
+    yield "key-gray.png", saved(gray, "PNG", transparency=gray.getpixel((3, 4)))
+    yield "key-bit.png", saved(bit, "PNG", transparency=1)
+    yield "key-deep.png", saved(deep(40, 9), "PNG", transparency=14)
+    yield "key-rgb.png", saved(rgb, "PNG", transparency=rgb.getpixel((9, 9)))
+    yield "key-index.png", saved(indexed, "PNG", transparency=5)
+    yield "alphas.png", saved(indexed, "PNG", transparency=bytes(range(0, 240, 6)))
+    for dispose in (0, 1, 2):
+        for blend in (0, 1):
+            # Pillow disposes of no other mode when it writes.
+            others = [] if dispose else [("rgb", frames), ("gray", [f.convert("L") for f in frames])]
+            for name, images in [("rgba", clear), *others]:
+                smaller = [images[0]] + [i.crop((3 * n, n, 45, 31 - n)).resize((45, 31)) for n, i in enumerate(images[1:])]
+                data = saved(smaller[0], "PNG", save_all=True, append_images=smaller[1:], disposal=dispose, blend=blend)
+                yield f"{name}-{dispose}{blend}.apng", data
+    yield "default.apng", saved(rgba, "PNG", save_all=True, append_images=clear, default_image=True)
+
+    yield "lossy.webp", saved(rgb, "WEBP", quality=70)
+    yield "lossless.webp", saved(rgb, "WEBP", lossless=True)
+    yield "alpha.webp", saved(rgba, "WEBP", quality=70)
+    yield "alpha-lossless.webp", saved(rgba, "WEBP", lossless=True, exact=True)
+    yield "moving.webp", saved(clear[0], "WEBP", save_all=True, append_images=clear[1:], quality=60)
+    yield "moving-lossless.webp", saved(frames[0], "WEBP", save_all=True, append_images=frames[1:], lossless=True)
+
+    plain = [frame.quantize(30) for frame in frames]
+    yield "gray.gif", saved(gray, "GIF")
+    yield "index.gif", saved(indexed, "GIF", interlace=0)
+    yield "interlaced.gif", saved(indexed, "GIF", interlace=1)
+    yield "clear.gif", saved(indexed, "GIF", transparency=3)
+    for dispose in (0, 1, 2, 3):
+        yield f"moving-{dispose}.gif", saved(plain[0], "GIF", save_all=True, append_images=plain[1:], disposal=dispose)
+        holes = [frame.convert("RGBA") for frame in clear]
+        yield f"holes-{dispose}.gif", saved(holes[0], "GIF", save_all=True, append_images=holes[1:], disposal=dispose)
+
+    for name, image in [("rgb", rgb), ("gray", gray), ("bit", bit), ("index", indexed), ("rgba", rgba), ("index16", rgb.quantize(16))]:
+        yield f"{name}.bmp", saved(image, "BMP")
+    yield "runs.bmp", runs()
+    yield "runs4.bmp", runs4()
+    for bits, masks in [(16, None), (16, (0xF800, 0x7E0, 0x1F)), (32, (0xFF000000, 0xFF00, 0xFF)), (32, (0xFF0000, 0xFF00, 0xFF))]:
+        yield f"fields{bits}-{(masks or [0])[0]:x}.bmp", fields(bits, masks)
+
+    plain = [("rgb", rgb), ("gray", gray), ("bit", bit), ("rgba", rgba), ("la", la), ("index", indexed), ("ink", ink), ("deep", deep(40, 9))]
+    for name, image in plain:
+        for compression in ("raw", "tiff_lzw", "tiff_adobe_deflate", "packbits"):
+            yield f"{name}-{compression}.tif", saved(image, "TIFF", compression=compression)
+    for number in range(1, 9):
+        yield f"turned-{number}.tif", saved(rgb, "TIFF", tiffinfo={274: number})
+    for name, image in [("rgb", rgb), ("gray", gray), ("deep", deep(40, 9)), ("rgba", rgba)]:
+        yield f"{name}-differences.tif", saved(image, "TIFF", compression="tiff_adobe_deflate", tiffinfo={317: 2})
+    yield "strips.tif", saved(rgb, "TIFF", compression="tiff_adobe_deflate", strip_size=1000)
+    yield "fax.tif", saved(bit, "TIFF", compression="group4")
+    yield "rgb-jpeg.tif", saved(rgb, "TIFF", compression="jpeg")
+    yield "gray-jpeg.tif", saved(gray, "TIFF", compression="jpeg")
+    yield "big.tif", saved(rgb, "TIFF", big_tiff=True)
+    yield "pages.tif", saved(frames[0], "TIFF", save_all=True, append_images=frames[1:])
+
+    for subsampling in ("4:2:0", "4:2:2", "4:4:4", "4:0:0"):
+        for span in ("full", "limited"):
+            name = f"{subsampling.replace(':', '')}-{span}"
+            yield f"{name}.avif", saved(rgb, "AVIF", subsampling=subsampling, range=span, max_threads=1)
+            yield f"{name}-709.avif", matrix(saved(odd, "AVIF", subsampling=subsampling, range=span, max_threads=1))
+    yield "alpha.avif", saved(rgba, "AVIF", max_threads=1)
+    yield "gray.avif", saved(gray, "AVIF", max_threads=1)
+    yield "moving.avif", saved(frames[0], "AVIF", save_all=True, append_images=frames[1:], max_threads=1)
+
+
+def matrix(avif: bytes) -> bytes:
+    """The same planes, said to be of BT.709."""
+    at = avif.index(b"colrnclx") + 8
+    return avif[: at + 4] + b"\0\x01" + avif[at + 6 :]
+
+
+def bitmap(bits: int, compression: int, size: tuple[int, int], extra: bytes, data: bytes, colours: int = 0) -> bytes:
+    offset = 54 + len(extra)
+    info = struct.pack("<IiiHHIIiiII", 40, *size, 1, bits, compression, len(data), 0, 0, colours, 0)
+    return b"BM" + struct.pack("<IHHI", offset + len(data), 0, 0, offset) + info + extra + data
+
+
+def runs() -> bytes:
+    """Encoded and literal runs, a jump, an open row."""
+    table = b"".join(struct.pack("BBBB", 7 * n & 255, 3 * n & 255, 255 - n, 0) for n in range(256))
+    data = bytes([9, 4, 0, 3, 1, 2, 3, 0, 0, 0, 5, 200, 0, 0, 0, 2, 3, 1, 4, 77, 0, 4, 9, 8, 7, 6, 0, 0, 12, 1, 0, 0, 12, 9, 0, 0]) + bytes([0, 2, 0, 2, 12, 3, 0, 1])
+    return bitmap(8, 1, (12, 8), table, data, 256)
+
+
+def runs4() -> bytes:
+    table = b"".join(struct.pack("BBBB", 17 * n, 9 * n, 255 - n, 0) for n in range(16))
+    data = bytes([9, 0x4A, 0, 3, 0x12, 0x30, 0, 0, 5, 0xC8, 0, 0]) + bytes([12, 0x31, 0, 0]) * 6 + bytes([0, 1])
+    return bitmap(4, 2, (12, 8), table, data, 16)
+
+
+def fields(bits: int, masks: tuple[int, ...] | None) -> bytes:
+    dice = random.Random(bits)
+    extra = struct.pack("<III", *masks) if masks else b""
+    return bitmap(bits, 3 if masks else 0, (13, 7), extra, dice.randbytes(7 * ((13 * bits + 31) // 32 * 4)))
+
+
+if __name__ == "__main__":
+    make(Path(sys.argv[2])) if sys.argv[1] == "make" else judge()
