@@ -1,6 +1,7 @@
 """What the pinned Pillow says of pictures: media of every kind with their pixels, and a judge of any bytes.
 
-usage: pillow.py make FOLDER    writes pictures there, and a line for each frame (see `line`)
+usage: pillow.py large FOLDER   writes a few large pictures there
+       pillow.py make FOLDER    writes pictures there, and a line for each frame (see `line`)
        pillow.py judge          per request (frame and length as two little-endian u32, then the bytes) answers one such line
 """
 
@@ -75,6 +76,34 @@ def alpha(image: Image.Image) -> Image.Image:
 def deep(width: int, height: int) -> Image.Image:
     values = ((x * 13 + y * 101) * 37 & 0xFFFF if x % 2 else x * 7 for y in range(height) for x in range(width))
     return Image.frombytes("I;16", (width, height), b"".join(struct.pack("<H", value) for value in values))
+
+
+def large(folder: Path) -> None:
+    """A few of each format that are large enough for their memory to show beside a program's own."""
+    flat = Image.linear_gradient("L").resize((2001, 1501))
+    rgb = Image.merge("RGB", (flat, flat.transpose(Image.Transpose.ROTATE_180), Image.effect_noise(flat.size, 30)))
+    rgba, half = alpha_of(rgb, flat), rgb.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    indexed = [image.quantize(64, method=Image.Quantize.FASTOCTREE) for image in (rgb, half)]
+    rgb.save(folder / "rgb.png", compress_level=1)
+    rgba.save(folder / "moving.png", save_all=True, append_images=[alpha_of(half, flat)] * 2, disposal=2, compress_level=1)
+    for name, options in [("lossy", {"method": 0}), ("lossless", {"lossless": True, "method": 0})]:
+        rgba.save(folder / f"{name}.webp", **options)
+    rgb.save(folder / "moving.webp", save_all=True, append_images=[half], method=0)
+    indexed[0].save(folder / "moving.gif", save_all=True, append_images=indexed[1:], disposal=3)
+    indexed[0].save(folder / "index.bmp")
+    for compression in ("raw", "tiff_lzw", "tiff_adobe_deflate", "jpeg"):
+        rgb.save(folder / f"{compression}.tif", compression=compression, tiffinfo={274: 6})
+    indexed[0].save(folder / "index.tif")
+    for name, image, subsampling in [("rgb", rgb, "4:2:0"), ("rgba", rgba, "4:4:4"), ("gray", flat, "4:0:0")]:
+        image.save(folder / f"{name}.avif", subsampling=subsampling, speed=10)
+    rgb.save(folder / "moving.avif", save_all=True, append_images=[half] * 2, speed=10)
+    rgb.save(folder / "scans.jpg", progressive=True)
+
+
+def alpha_of(image: Image.Image, mask: Image.Image) -> Image.Image:
+    image = image.copy()
+    image.putalpha(mask)
+    return image
 
 
 def media():
@@ -197,4 +226,7 @@ def fields(bits: int, masks: tuple[int, ...] | None) -> bytes:
 
 
 if __name__ == "__main__":
-    make(Path(sys.argv[2])) if sys.argv[1] == "make" else judge()
+    if sys.argv[1] == "judge":
+        judge()
+    else:
+        {"make": make, "large": large}[sys.argv[1]](Path(sys.argv[2]))

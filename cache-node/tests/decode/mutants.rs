@@ -3,18 +3,51 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use framecache_node::decode::{DecodeError, PoolSettings};
+use framecache_node::decode::{DecodeError, DecodeJob, Decoder, Limits, PoolSettings, probe};
 use futures::StreamExt;
 
-use super::{ask, settings, start};
+use super::{ask, deadline, job, object, settings, start};
 
-/// Small pictures of every format: Pillow's, and the corpus's where one is named.
-fn originals() -> Vec<(String, Vec<u8>)> {
+/// What the test environment's Pillow writes.
+fn pillow(what: &str) -> tempfile::TempDir {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let python = std::env::var_os("PYO3_PYTHON").map_or_else(|| root.join("../.venv/bin/python"), PathBuf::from);
     let made = tempfile::tempdir().expect("folder");
-    let status = Command::new(python).arg(root.join("tests/pillow.py")).arg("make").arg(made.path()).output();
-    assert!(status.expect("python of the test environment").status.success());
+    let output = Command::new(python).arg(root.join("tests/pillow.py")).arg(what).arg(made.path()).output();
+    let output = output.expect("python of the test environment");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    made
+}
+
+/// Promise: what the header says a decode takes is enough of it: a worker with not a byte more decodes the picture, of an animation the
+/// second frame.
+#[tokio::test]
+async fn bounds_from_headers_hold() {
+    // What a pool sets aside besides, for a worker's program and its allocator.
+    let slack = 128 << 20;
+    let made = pillow("large");
+    let mut files = 0;
+    for entry in std::fs::read_dir(made.path()).expect("folder") {
+        let path = entry.expect("entry").path();
+        let (name, bytes) = (path.file_name().expect("name").to_string_lossy().into_owned(), std::fs::read(&path).expect("file"));
+        let probe = probe(&bytes, bytes.len() as u64, &Limits::default()).expect("probe");
+        let worker_memory = probe.cost_bytes(&["image".parse().expect("spec")]) + slack;
+        let pool = start(PoolSettings { worker_memory, workers: 1, ..settings() }).await;
+        let (size, frame) = (bytes.len() as u64, u64::from(name.starts_with("moving")));
+        let job = DecodeJob { frame, ..job(&name, object(bytes), size, &["image"]) };
+        let tensor = pool.decode(job, deadline()).await.and_then(|mut answers| answers.remove(0));
+        let tensor = tensor.unwrap_or_else(|error| panic!("{name} in {worker_memory} bytes: {error}"));
+        assert_eq!(tensor.data.len(), 2001 * 1501 * 3, "{name}");
+        assert_eq!(pool.stats().deaths_judged, 0, "{name}");
+        pool.close().await;
+        files += 1;
+    }
+    assert_eq!(files, 17);
+}
+
+/// Small pictures of every format: Pillow's, and the corpus's where one is named.
+fn originals() -> Vec<(String, Vec<u8>)> {
+    let made = pillow("make");
     let mut folders = vec![made.path().to_owned()];
     folders.extend(std::env::var("FRAMECACHE_CORPUS").map(|corpus| Path::new(&corpus).join("images")));
     let mut found = Vec::new();

@@ -56,7 +56,7 @@ async fn a_bad_item_costs_itself() {
         ("html.jpg", Some(media::HTML.to_vec()), Some(ErrorKind::Undecodable)),
         ("good-1.jpg", Some(PROGRESSIVE.file.to_vec()), None),
         ("truncated.jpg", Some(media::truncated()), Some(ErrorKind::Undecodable)),
-        ("png.jpg", Some(media::PNG.to_vec()), Some(ErrorKind::Unsupported)),
+        ("heic.jpg", Some(media::HEIC.to_vec()), Some(ErrorKind::Unsupported)),
         ("bomb.jpg", Some(media::bomb()), Some(ErrorKind::TooLarge)),
         ("missing.jpg", None, Some(ErrorKind::NotFound)),
         ("shard.tar!/member.jpg", None, Some(ErrorKind::Unsupported)),

@@ -133,8 +133,8 @@ fn runs(data: &[u8], at: usize, nibbles: bool, width: usize, total: usize) -> Re
             (count, _) => {
                 let count = if x + count > width { width.saturating_sub(x) } else { count };
                 match nibbles {
-                    true => out.extend([value >> 4, value & 15].into_iter().cycle().take(count).map(|v| v as u8)),
-                    false => out.resize(out.len() + count, value as u8),
+                    true => out.extend([value >> 4, value & 15].into_iter().cycle().take(count)),
+                    false => out.resize(out.len() + count, value),
                 }
                 x += count;
             }

@@ -8,6 +8,8 @@ use std::io::Cursor;
 
 use png::{BitDepth, BlendOp, ColorType, DecodeOptions, Decoder, DisposeOp, FrameControl, Limits, Reader, Transformations};
 
+use crate::decode::HEADER_BYTES_MAX;
+
 use super::{Failure, Kind, Order, Sink, broken, said, unsupported, zeros};
 
 pub(super) fn decode(bytes: &[u8], order: &Order<'_>, room: &mut [u8], sink: Sink<'_>) -> Result<(), Failure> {
@@ -19,8 +21,9 @@ pub(super) fn decode(bytes: &[u8], order: &Order<'_>, room: &mut [u8], sink: Sin
     options.set_ignore_iccp_chunk(true);
     let mut decoder = Decoder::new_with_options(Cursor::new(bytes), options);
     decoder.set_transformations(Transformations::IDENTITY);
-    decoder
-        .set_limits(Limits { bytes: usize::try_from(order.probe.working_bytes).unwrap_or(usize::MAX).saturating_add(1 << 20) });
+    decoder.set_limits(Limits {
+        bytes: usize::try_from(order.probe.working_bytes).unwrap_or(usize::MAX).saturating_add(HEADER_BYTES_MAX as usize),
+    });
     let mut reader = decoder.read_info().map_err(said)?;
     let (width, height) = order.size(reader.info().width.into(), reader.info().height.into())?;
     let form = Form::of(&reader, order)?;

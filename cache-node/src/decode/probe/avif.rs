@@ -3,6 +3,9 @@
 use super::first::First;
 use super::{DecodeError, Format, Limits, Probe};
 
+/// Most boxes of the file itself that are passed over; writers put two or three before the one that counts.
+const BOXES_MAX: u32 = 1000;
+
 /// What the boxes say.
 struct Found {
     size: (u32, u32),
@@ -14,11 +17,12 @@ pub(super) fn probe(first: &First<'_>, limits: &Limits) -> Result<Probe, DecodeE
     let brand: [u8; 4] = first.array(8)?;
     // A sequence's size is its track's, a still's its primary item's.
     let sequence = &brand == b"avis";
-    let mut at = 0;
+    let (mut at, mut passed) = (0, 0);
     let body = loop {
-        if at >= first.size() {
+        if at >= first.size() || passed == BOXES_MAX {
             return Err(first.broken("no picture among the boxes"));
         }
+        passed += 1;
         let (kind, start, end) = outer(first, at)?;
         if &kind == if sequence { b"moov" } else { b"meta" } {
             break first.get(start, end - start)?;

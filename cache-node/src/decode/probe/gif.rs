@@ -57,9 +57,9 @@ pub(super) fn probe(first: &First<'_>, limits: &Limits) -> Result<Probe, DecodeE
         orientation: 1,
         frames: None,
         decoded_bytes: pixels * if transparent { 4 } else { 3 },
-        // The canvas and what a frame covers of it (two of them for a moment), the frame's indices as stored and in order, and the
-        // file without the junk between its blocks.
-        working_bytes: pixels * 14 + first.size() + (1 << 20),
+        // The canvas, what a frame covers of it (which grows, so thrice for a moment), the frame's indices as stored and in order, and
+        // the file without the junk between its blocks.
+        working_bytes: pixels * 20 + first.size() + (1 << 20),
         input_bytes: first.size(),
     })
 }

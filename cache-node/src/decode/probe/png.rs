@@ -104,8 +104,8 @@ impl Chunks {
         // A picture without a control before its pixels is a frame of its own.
         let frames = self.animation.map_or(1, |count| count.saturating_add(u32::from(self.controls == 0)));
         let raw = pixels * [1, 0, 3, 1, 2, 0, 4][usize::from(colour)] * u64::from(depth.div_ceil(8));
-        // Whole frames: one as stored, the canvas, and what the canvas held before.
-        let whole = if self.interlaced || frames > 1 { 3 * raw } else { 0 };
+        // Whole frames: one as stored, the canvas, and what the canvas held before, which grows.
+        let whole = if self.interlaced || frames > 1 { 5 * raw } else { 0 };
         let working_bytes = whole + u64::from(width) * 64 + (1 << 20);
         Ok(Probe {
             format: Format::Png,

@@ -85,11 +85,12 @@ pub(super) fn probe(first: &First<'_>, limits: &Limits) -> Result<Probe, DecodeE
         frames: if page.next == 0 { Some(1) } else { None },
         decoded_bytes: pixels * wanted,
         // The page as stored, once more as a strip may hold all of it, once more while a strip is checked, and the page upright; of a
-        // palette, a copy of the file.
+        // palette, a copy of the file; of JPEG, a strip's stream and its coefficients.
         working_bytes: 3 * page.raw_bytes()
             + pixels * wanted
             + (4 << 20)
-            + if page.layout == Layout::Index { first.size() } else { 0 },
+            + if page.layout == Layout::Index { first.size() } else { 0 }
+            + if page.compression == JPEG { first.size() + pixels * 8 } else { 0 },
         input_bytes: first.size(),
     })
 }

@@ -164,7 +164,8 @@ pub(super) fn memory_lost(error: std::io::Error) -> DecodeError {
 
 /// What would not fit a worker is refused here: in the worker it would count as a death.
 fn fits(probe: &Probe, planned: &[Result<Rendition, DecodeError>], settings: &PoolSettings) -> Result<(), DecodeError> {
-    let need = probe.cost_of(planned.iter().flatten()).saturating_add(SLACK);
+    let slack = if probe.format.is_whole() { SLACK_ALLOCATED } else { SLACK };
+    let need = probe.cost_of(planned.iter().flatten()).saturating_add(slack);
     if need <= settings.worker_memory {
         return Ok(());
     }
@@ -209,6 +210,10 @@ const HEADER_FIRST: u64 = 64 << 10;
 
 /// What a worker takes besides samples and renditions: libjpeg's rows and tables, the program's own.
 const SLACK: u64 = 32 << 20;
+
+/// The same where a codec allocates by this program's allocator, which maps address space 32 and 64 MiB at a time: a bitmap of 9 MiB
+/// ended a worker that had 32 to spare.
+const SLACK_ALLOCATED: u64 = 128 << 20;
 
 const PLACE_ALIGN: u64 = 64;
 
