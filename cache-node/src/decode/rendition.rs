@@ -7,7 +7,7 @@ use std::borrow::Cow;
 
 use framecache::frame::{Dtype, Layout};
 use framecache::pixels::{self, Plan, Source, Window};
-use framecache::spec::{Alpha, Depth, Geometry, ImageSpec, Mode, Orientation};
+use framecache::spec::{Alpha, Depth, Geometry, ImageSpec, Mode, Orientation, Resize};
 use framecache::{DecodeSpec, TensorHead};
 
 use super::formats::{Kind, Samples};
@@ -134,16 +134,24 @@ impl Rendition {
     fn scale(&self, source: &Source<'_>, out: &mut [u8]) {
         let plan = self.plan();
         let part = self.geometry.region.unwrap_or(Window { x: 0, y: 0, width: source.width, height: source.height });
-        if plan.size == (part.width, part.height) {
-            // Pillow crops where the box has the result's size.
-            let Window { x, y, width, height } = plan.window;
-            return pixels::crop(source, Window { x: part.x + x, y: part.y + y, width, height }, out);
+        // Pillow resizes colour with alpha premultiplied, which loses some of it even where the size stays; but a picture that is
+        // neither cut nor resized is copied.
+        let whole = (part.width, part.height) == (source.width, source.height);
+        let same = plan.size == (part.width, part.height);
+        let plain = source.channels < 4 || plan.filter == pixels::Filter::Nearest;
+        let cut = self.spec.resize == Resize::Keep || (same && whole);
+        match (same, plain || cut) {
+            (true, true) => pixels::crop(source, within(part, plan.window), out),
+            (false, true) => pixels::resize(source, &plan, out),
+            (same, false) => {
+                let premultiplied = Source { pixels: &premultiplied(source.pixels), ..*source };
+                match same {
+                    true => pixels::crop(&premultiplied, within(part, plan.window), out),
+                    false => pixels::resize(&premultiplied, &plan, out),
+                }
+                unmultiply(out);
+            }
         }
-        if source.channels < 4 || plan.filter == pixels::Filter::Nearest {
-            return pixels::resize(source, &plan, out);
-        }
-        pixels::resize(&Source { pixels: &premultiplied(source.pixels), ..*source }, &plan, out);
-        unmultiply(out);
     }
 
     fn plan(&self) -> Plan {
@@ -184,6 +192,11 @@ impl Rendition {
             }
         }
     }
+}
+
+/// A window of a part, in pixels of the whole.
+fn within(part: Window, window: Window) -> Window {
+    Window { x: part.x + window.x, y: part.y + window.y, ..window }
 }
 
 /// Gray in the last third becomes three equal channels, front to back: what is written never passes what is still to be read.

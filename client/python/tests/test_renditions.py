@@ -77,11 +77,11 @@ def drawn(chance: random.Random, size: tuple[int, int]) -> dict:
     return settings
 
 
-def resized(size, short=None, max=None, **others):  # noqa: A002
+def resized(whole, short=None, max=None, size=None, **others):  # noqa: A002
     """torchvision's `Resize(short, max_size=max)`, or no side longer than `max`."""
-    width, height = size
-    if "size" in others:
-        return others["size"]
+    width, height = whole
+    if size is not None:
+        return size
     if short is None:
         if max is None or builtins.max(width, height) <= max:
             return width, height
@@ -93,7 +93,7 @@ def resized(size, short=None, max=None, **others):  # noqa: A002
     return (new_less, new_more) if width <= height else (new_more, new_less)
 
 
-def pillows(path, orientation="ignore", filter="bilinear", box=None, crop=None, flip=False, mode="rgb", alpha="drop", layout="hwc", **size):
+def pillows(path, orientation="ignore", filter="bilinear", box=None, crop=None, flip=False, mode="rgb", alpha="drop", layout="hwc", **sizes):
     """What Pillow makes of it."""
     with Image.open(path) as opened:
         if alpha == "drop":
@@ -110,8 +110,11 @@ def pillows(path, orientation="ignore", filter="bilinear", box=None, crop=None, 
         image = image.convert("L")
     box = box or (0, 0, *image.size)
     x, y, width, height = box
-    to = resized((width, height), **size)
-    image = image.resize(to, getattr(Image.Resampling, filter.upper()), box=(x, y, x + width, y + height))
+    to = resized((width, height), **sizes)
+    if sizes:
+        image = image.resize(to, getattr(Image.Resampling, filter.upper()), box=(x, y, x + width, y + height))
+    else:
+        image = image.crop((x, y, x + width, y + height))
     if crop is not None:
         width, height = image.size
         left, top = int(round((width - crop) / 2)), int(round((height - crop) / 2))
