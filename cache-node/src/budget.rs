@@ -20,7 +20,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::config::Size;
+use crate::config::{Size, is_key};
 use policy::{Answer, Ask, Pace};
 
 /// Who asks: the verb, deepest first.
@@ -163,7 +163,10 @@ impl Budget {
                 total,
                 short: need - total,
                 lines: format!("{fixed_parts}one item per verb {}", Size(floor_sum)),
-                largest: fixed.first().map_or("decode.pixels_max", |(name, _)| name),
+                largest: fixed
+                    .iter()
+                    .find(|(name, bytes)| is_key(name) && *bytes > 0)
+                    .map_or("decode.pixels_max", |(name, _)| name),
             });
         };
         Ok(Arc::new(Self { floors, shared, fixed, total, levels: Mutex::default() }))

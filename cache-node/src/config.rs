@@ -191,9 +191,22 @@ pub enum ConfigError {
     /// A value that its key cannot have.
     #[error("{place}: `{key}` is {got}; {fix}")]
     Value { place: String, key: String, got: String, fix: String },
+    /// A variable of ours whose bytes are no text.
+    #[error("environment: variable `{name}` is not UTF-8; write it in UTF-8, or unset it")]
+    NotText { name: String },
     /// Values that are fine alone and not together, or not on this host.
     #[error("`{key}` {problem}; {fix}")]
     Conflict { key: &'static str, problem: String, fix: String },
+}
+
+/// The variables of this process that [`Config::load`] reads. All others are none of our business, whatever they hold.
+pub fn environment() -> Result<Vec<(String, String)>, ConfigError> {
+    source::variables(std::env::vars_os())
+}
+
+/// Whether `path` is a key that somebody could write, such as `cache.raw_ram`.
+pub(crate) fn is_key(path: &str) -> bool {
+    path.split_once('.').is_some_and(|(table, name)| keys::find(table, name).is_some())
 }
 
 impl Config {

@@ -5,6 +5,8 @@
 
 pub mod origin;
 
+use std::collections::HashMap;
+use std::io::Write;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -14,7 +16,7 @@ use framecache::View;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use crate::config::{Config, Host};
+use crate::config::{Config, Host, environment};
 use crate::identity::Identity;
 use crate::node::{Node, Setup};
 use crate::serve_command::{ended, local_names};
@@ -64,18 +66,22 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
         arguments.ports != "default" || arguments.nodes == 1,
         "--ports default is for one node: leave it out, or start one"
     );
-    let log = std::env::var("FRAMECACHE_TELEMETRY__LOG").unwrap_or_else(|_| "warn".into());
-    let otlp_endpoint = std::env::var("FRAMECACHE_TELEMETRY__OTLP_ENDPOINT").ok();
+    let mut told: HashMap<String, String> = environment()?.into_iter().collect();
+    let log = told.remove("FRAMECACHE_TELEMETRY__LOG").unwrap_or_else(|| "warn".into());
+    let otlp_endpoint = told.remove("FRAMECACHE_TELEMETRY__OTLP_ENDPOINT");
     let telemetry = telemetry::start(TelemetrySettings { log, otlp_endpoint, node_id: "dev".into() })?;
 
     let stop = CancellationToken::new();
     let origin = serve_folder(&arguments.data, &arguments.bucket, stop.clone()).await?;
-    let (_temporary, cache) = match &arguments.cache {
+    let (temporary, cache) = match &arguments.cache {
         // One for each data folder: another's objects may have the same names, and are taken as immutable.
         Some(cache) => (None, cache.join(folder_name(&arguments.data)?)),
         None => {
-            let folder = temporary_folder()?;
-            (Some(Removed(folder.clone())), folder)
+            // A folder of this user's alone, for caches that end with the process.
+            let folder = tempfile::Builder::new().prefix("framecache-dev-").tempdir();
+            let folder = folder.with_context(|| format!("make a folder in {}", std::env::temp_dir().display()))?;
+            let path = folder.path().to_owned();
+            (Some(folder), path)
         }
     };
     let mut nodes = Vec::new();
@@ -90,6 +96,9 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
         node.stop().await;
     }
     stop.cancel();
+    if let Some(Err(error)) = temporary.map(tempfile::TempDir::close) {
+        tracing::warn!(%error, "temporary folder stays");
+    }
     telemetry.shutdown(Duration::from_secs(3)).await;
     Ok(())
 }
@@ -113,13 +122,20 @@ pub fn node_config(index: usize, origin: SocketAddr, cache: &Path, arguments: &A
         _ => ("127.0.0.1:0", "127.0.0.1:0"),
     };
     let data_dir = cache.join(format!("node-{index}"));
-    let text = format!(
-        "[node]\nid = \"dev-{index}\"\ndata_dir = {data_dir:?}\nmemory_limit = \"{}\"\n[listen]\nquic = \"{quic}\"\nadmin = \"{admin}\"\n\
-         [cache]\ndisk = \"{}\"\n[[bucket]]\nname = {:?}\nendpoint = \"http://{origin}\"\nregion = \"us-east-1\"\npath_style = true\n\
-         credentials = \"anonymous\"\nfreshness = \"immutable\"\n",
-        arguments.memory, arguments.disk, arguments.bucket
-    );
-    Ok(Config::parse("dev", &text, std::env::vars(), &Host::here())?)
+    let data_dir = data_dir.to_str().with_context(|| {
+        format!("the cache folder {} is not UTF-8, as a configuration must be: give another with --cache", cache.display())
+    })?;
+    let tables = serde_json::json!({
+        "node": {"id": format!("dev-{index}"), "data_dir": data_dir, "memory_limit": arguments.memory},
+        "listen": {"quic": quic, "admin": admin},
+        "cache": {"disk": arguments.disk},
+        "bucket": [{
+            "name": arguments.bucket, "endpoint": format!("http://{origin}"), "region": "us-east-1", "path_style": true,
+            "credentials": "anonymous", "freshness": "immutable",
+        }],
+    });
+    let text = toml::to_string(&tables).context("write the nodes' configuration")?;
+    Ok(Config::parse("dev", &text, environment()?.into_iter(), &Host::here())?)
 }
 
 async fn start_node(index: usize, origin: SocketAddr, cache: &Path, arguments: &Arguments) -> anyhow::Result<Node> {
@@ -152,12 +168,15 @@ fn announce(nodes: &[Node], origin: SocketAddr, arguments: &Arguments) -> anyhow
         "bucket": arguments.bucket,
         "ca": nodes.first().map(|node| node.ca.display().to_string()),
     });
-    for node in nodes {
-        println!("{}: QUIC {}, admin http://{}/status", node.id, node.quic, node.admin);
-    }
-    println!("bucket s3://{} is {} (S3 face http://{origin})", arguments.bucket, arguments.data.display());
+    let line = |node: &Node| format!("{}: QUIC {}, admin http://{}/status\n", node.id, node.quic, node.admin);
+    let mut text: String = nodes.iter().map(line).collect();
+    text += &format!("bucket s3://{} is {} (S3 face http://{origin})\n", arguments.bucket, arguments.data.display());
     if let Some(first) = nodes.first() {
-        println!("try: framecache --addr {} ls s3://{}/", first.quic, arguments.bucket);
+        text += &format!("try: framecache --addr {} ls s3://{}/\n", first.quic, arguments.bucket);
+    }
+    // Whoever reads the file below needs no standard output.
+    if let Err(error) = std::io::stdout().write_all(text.as_bytes()) {
+        tracing::warn!(%error, "standard output takes nothing");
     }
     if let Some(file) = &arguments.ready_file {
         let part = file.with_extension("part");
@@ -175,21 +194,31 @@ fn folder_name(data: &Path) -> anyhow::Result<String> {
     Ok(format!("data-{:x}-{:x}", of.dev(), of.ino()))
 }
 
-/// A folder of this user's alone, for caches that end with the process.
-fn temporary_folder() -> anyhow::Result<PathBuf> {
-    use std::os::unix::fs::DirBuilderExt;
-    let folder = std::env::temp_dir().join(format!("framecache-dev-{}", std::process::id()));
-    std::fs::DirBuilder::new().mode(0o700).create(&folder).with_context(|| format!("make {}", folder.display()))?;
-    Ok(folder)
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
 
-/// Removes a folder at the end.
-struct Removed(PathBuf);
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        arguments: Arguments,
+    }
 
-impl Drop for Removed {
-    fn drop(&mut self) {
-        if let Err(error) = std::fs::remove_dir_all(&self.0) {
-            tracing::warn!(folder = %self.0.display(), %error, "temporary folder stays");
+    /// Promise: the folders of a cache may have any name that a configuration can hold; another is refused in words.
+    #[test]
+    fn folders_have_any_name() {
+        let Line { arguments } = Line::parse_from(["dev", "--memory", "1GiB", "--disk", "0"]);
+        let origin = SocketAddr::from(([127, 0, 0, 1], 1));
+        for name in ["/tmp/a\u{7f}\u{1b}[31m", "/tmp/quote\"'\\", "/tmp/\u{200b}\u{e000}é\nline"] {
+            let config = node_config(3, origin, Path::new(name), &arguments).expect("a configuration");
+            assert_eq!(config.node.data_dir, Some(Path::new(name).join("node-3")), "{name:?}");
+            assert_eq!((config.node.id.as_str(), config.buckets[0].name.as_str()), ("dev-3", "data"));
         }
+        let odd = Path::new(OsStr::from_bytes(b"/tmp/\xff"));
+        let said = node_config(0, origin, odd, &arguments).expect_err("not UTF-8").to_string();
+        assert!(said.contains("not UTF-8") && said.contains("--cache"), "{said}");
     }
 }

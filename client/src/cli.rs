@@ -4,8 +4,10 @@
 mod explain;
 pub mod failure;
 mod get;
+mod interrupt;
 mod ls;
 pub mod npy;
+mod output;
 mod png;
 mod seconds;
 mod sheet;
@@ -96,6 +98,7 @@ pub fn main() -> ExitCode {
     // SAFETY: the first thing that happens; no other thread, no handler.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
     let arguments = Arguments::parse();
+    interrupt::watch();
     let filter = tracing_subscriber::EnvFilter::try_from_env("FRAMECACHE_LOG").unwrap_or_else(|_| "off".into());
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {

@@ -45,7 +45,8 @@ impl ClientConfig {
         let addresses = get("FRAMECACHE_ADDR")
             .ok_or_else(|| Error::new(ErrorKind::Invalid, "FRAMECACHE_ADDR is not set: set it to a node's host:port"))?;
         let mut config = Self::new(&addresses);
-        config.tls.ca = get("FRAMECACHE_CA").map(Into::into);
+        // A path: any bytes.
+        config.tls.ca = std::env::var_os("FRAMECACHE_CA").filter(|path| !path.is_empty()).map(Into::into);
         config.token = get("FRAMECACHE_TOKEN");
         Ok(config)
     }

@@ -3,6 +3,7 @@
 //! Everything here is parsed once at the edge and is valid from then on: an [`ObjectId`] that exists has a legal bucket and key,
 //! a [`ByteRange`] is never reversed. Text comes from users and from the wire alike.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 
@@ -28,7 +29,9 @@ pub const VERSION_BYTES_MAX: usize = 256;
 
 /// An object of a bucket, or a member of an archive object: `s3://bucket/key` or `s3://bucket/shard.tar!/path/in/tar`.
 ///
-/// A literal `!/` in a key is written `%21/`; no other escape exists, so that two spellings never name one object.
+/// A literal `!/` in a key is written `%21/`. So that this is no other key's text, one more `25` is put after the `%` of a literal
+/// `%21/` (`%2521/`), of a literal `%2521/` (`%252521/`), and so on. All else in a key is literal: every key has one address, and
+/// two addresses never name one object.
 ///
 /// ```
 /// use framecache::ObjectId;
@@ -112,20 +115,58 @@ impl FromStr for ObjectId {
         let rest = text.strip_prefix("s3://").ok_or_else(scheme)?;
         let (bucket, path) = rest.split_once('/').ok_or_else(scheme)?;
         match path.split_once("!/") {
-            None => Self::new(bucket, &path.replace("%21/", "!/")),
-            Some((key, member)) => Self::new(bucket, &key.replace("%21/", "!/"))?.with_member(member),
+            None => Self::new(bucket, &unescaped(path)),
+            Some((key, member)) => Self::new(bucket, &unescaped(key))?.with_member(member),
         }
     }
 }
 
 impl fmt::Display for ObjectId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "s3://{}/{}", self.bucket, self.key.replace("!/", "%21/"))?;
+        write!(f, "s3://{}/{}", self.bucket, escaped(&self.key))?;
         match &self.member {
             Some(path) => write!(f, "!/{path}"),
             None => Ok(()),
         }
     }
+}
+
+/// A key as its address has it; see [`ObjectId`].
+fn escaped(key: &str) -> Cow<'_, str> {
+    rewritten(key, |part, escape| match escape {
+        _ if part.ends_with('!') => Some(format!("{}%21/", &part[..part.len() - 1])),
+        Some(at) => Some(format!("{}25{}/", &part[..at], &part[at..])),
+        None => None,
+    })
+}
+
+/// The key, or the beginning of one, that an address writes so.
+pub(crate) fn unescaped(text: &str) -> Cow<'_, str> {
+    rewritten(text, |part, escape| {
+        let (before, digits) = part.split_at(escape?);
+        Some(match digits.strip_prefix("25") {
+            None => format!("{}!/", &before[..before.len() - 1]),
+            Some(fewer) => format!("{before}{fewer}/"),
+        })
+    })
+}
+
+/// `text` with every part that a `/` ends, given without it, replaced by what `rule` makes of it. The rule is told where the part's
+/// last digits begin, if these are an escape's: `21`, `2521`, `252521` and so on, after a `%`.
+fn rewritten(text: &str, rule: impl Fn(&str, Option<usize>) -> Option<String>) -> Cow<'_, str> {
+    // Nearly all keys hold neither, and an address is made for each request.
+    if !text.contains("!/") && !text.contains("21/") {
+        return Cow::Borrowed(text);
+    }
+    let escape = |part: &str| {
+        let mut before = part.strip_suffix("21")?;
+        while let Some(shorter) = before.strip_suffix("25") {
+            before = shorter;
+        }
+        before.ends_with('%').then_some(before.len())
+    };
+    let whole = |piece: &str| piece.strip_suffix('/').and_then(|part| rule(part, escape(part)));
+    Cow::Owned(text.split_inclusive('/').map(|piece| whole(piece).map_or(Cow::Borrowed(piece), Cow::Owned)).collect())
 }
 
 /// Bucket names as S3 has them, and `_` besides, which older buckets and other stores use.
@@ -333,6 +374,31 @@ mod tests {
         let id = ObjectId::new("abc", "x!/y").expect("literal");
         assert_eq!(id.to_string(), "s3://abc/x%21/y");
         assert_eq!(id.to_string().parse::<ObjectId>(), Ok(id));
+    }
+
+    /// Promise: an address names one object and an object has one address, whatever the key holds.
+    #[test]
+    fn every_key_has_one_address() {
+        const LETTERS: &[u8] = b"!/%215";
+        let mut keys = vec![String::new()];
+        for _ in 0..7 {
+            keys =
+                keys.iter().flat_map(|key| LETTERS.iter().map(move |&letter| format!("{key}{}", char::from(letter)))).collect();
+            for key in &keys {
+                let id = ObjectId::new("abc", key).expect("legal");
+                let text = id.to_string();
+                assert_eq!(text.parse::<ObjectId>(), Ok(id.clone()), "{key}");
+                let member = id.with_member("a!/%21/b").expect("legal");
+                assert_eq!(member.to_string().parse::<ObjectId>(), Ok(member), "{key}");
+                if !key.contains("!/") {
+                    let text = format!("s3://abc/{key}");
+                    assert_eq!(text.parse::<ObjectId>().expect("parse").to_string(), text);
+                }
+            }
+        }
+        for (key, text) in [("a%21/b", "a%2521/b"), ("a%2521/b", "a%252521/b"), ("%21", "%21"), ("a%25/b", "a%25/b")] {
+            assert_eq!(ObjectId::new("abc", key).expect("legal").to_string(), format!("s3://abc/{text}"));
+        }
     }
 
     /// Promise: text that names no object is refused with the reason, whatever its size.

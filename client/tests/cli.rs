@@ -2,18 +2,25 @@
 
 #![cfg(feature = "cli")]
 
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Output};
+use std::time::{Duration, Instant};
 
 use clap::{CommandFactory, Parser};
 use framecache::cli::Arguments;
 
 fn run(arguments: &[&str]) -> Output {
+    command(arguments).output().expect("run")
+}
+
+fn command(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_framecache"));
     for name in ["FRAMECACHE_ADDR", "FRAMECACHE_CA", "FRAMECACHE_TOKEN"] {
         command.env_remove(name);
     }
     // No CA of a node that may run on this machine.
-    command.env("XDG_STATE_HOME", "/nonexistent").args(arguments).output().expect("run")
+    command.env("XDG_STATE_HOME", "/nonexistent").args(arguments);
+    command
 }
 
 fn code(output: &Output) -> Option<i32> {
@@ -82,6 +89,29 @@ fn failures_have_codes_and_hints() {
     let output = run(&["get", "s3://abc/x", "-o", &file, "--ca", &ca, "--addr", "127.0.0.1:9", "--timeout", "0.3"]);
     assert!(code(&output) == Some(3) && text(&output).contains("hint: "), "{}", text(&output));
     assert_eq!(std::fs::read_dir(folder.path()).expect("list").count(), 1);
+}
+
+/// Promise: an interrupted command ends by its signal, at once, and leaves no part of a file.
+#[test]
+fn interrupts_leave_nothing() {
+    let folder = tempfile::tempdir().expect("folder");
+    let (ca, file) = (folder.path().join("ca.pem"), folder.path().join("x"));
+    std::fs::write(&ca, CA).expect("write");
+    let (ca, file) = (ca.display().to_string(), file.display().to_string());
+    let files = || std::fs::read_dir(folder.path()).expect("list").count();
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+        let mut child =
+            command(&["get", "s3://abc/x", "-o", &file, "--ca", &ca, "--addr", "127.0.0.1:9"]).spawn().expect("start");
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while files() < 2 {
+            assert!(Instant::now() < deadline && child.try_wait().expect("wait").is_none(), "no part of a file appears");
+            std::thread::yield_now();
+        }
+        // SAFETY: a signal to our own child, which is not waited for yet.
+        assert_eq!(unsafe { libc::kill(child.id() as i32, signal) }, 0);
+        let ended = child.wait().expect("wait");
+        assert_eq!((ended.signal(), files()), (Some(signal), 1), "{ended}");
+    }
 }
 
 /// Promise: help names the exit codes and shows examples.

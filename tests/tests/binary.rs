@@ -55,7 +55,10 @@ fn wrong_configuration_is_code_2_and_one_sentence() {
         ("[node\n".into(), &["not TOML"]),
         ("[listen]\nquic = \"0.0.0.0:4433\"\n".into(), &["listen.quic", "tls"]),
         ("[node]\ndata_dir = \"/proc/nowhere\"\nmemory_limit = \"1GiB\"\n[cache]\ndisk = \"64MiB\"\n".into(), &["node.data_dir"]),
-        (LOOPBACK.replace("[listen]", "memory_limit = \"64MiB\"\n[listen]"), &["node.memory_limit", "raise it or lower"]),
+        (
+            LOOPBACK.replace("[listen]", "memory_limit = \"64MiB\"\n[listen]"),
+            &["node.memory_limit", "raise it or lower `cache.raw_ram`"],
+        ),
         (LOOPBACK.replace("quic = \"127.0.0.1:0\"", &format!("quic = \"{udp}\"")), &["listen.quic", "set another"]),
         (LOOPBACK.replace("admin = \"127.0.0.1:0\"", &format!("admin = \"{tcp}\"")), &["listen.admin", "set another"]),
         (
@@ -91,6 +94,31 @@ fn check_config_checks() {
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
     assert!(String::from_utf8_lossy(&output.stdout).contains("configuration is valid: node n"));
     assert_eq!(run("[node]\nnope = 1\n", &["--check-config"]).status.code(), Some(2));
+}
+
+/// Promise: a variable of somebody else's may hold anything; an own one that is no text is a sentence; a full disk under standard
+/// output is an exit code.
+#[test]
+fn surroundings_end_nothing() {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+    let state = tempfile::tempdir().expect("folder");
+    std::fs::write(state.path().join("node.toml"), LOOPBACK.replace("[listen]", "memory_limit = \"1GiB\"\n[listen]"))
+        .expect("write");
+    let check = || {
+        let mut check = Served::serve(state.path());
+        check.arg("--check-config");
+        check
+    };
+    let odd = OsStr::from_bytes(b"\xff");
+    assert_eq!(check().env("LESSCHARSET", odd).env(odd, "x").output().expect("run").status.code(), Some(0));
+    let refused = check().env("FRAMECACHE_NODE__ID", odd).output().expect("run");
+    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(refused.status.code() == Some(2) && said.contains("`FRAMECACHE_NODE__ID` is not UTF-8"), "{said}");
+    let full = std::fs::File::options().write(true).open("/dev/full").expect("open");
+    let full = check().stdout(full).stderr(Stdio::piped()).spawn().expect("start").wait_with_output().expect("run");
+    let said = String::from_utf8_lossy(&full.stderr);
+    assert!(full.status.code() == Some(1) && said.contains("standard output"), "{said}");
 }
 
 /// A folder before an origin that fails on demand, and a program that serves it.

@@ -21,18 +21,21 @@ fn in_use(budget: &Budget) -> [u64; 4] {
     budget.usage().map(|usage| usage.in_use)
 }
 
-/// Lines that do not fit are refused with the key to change.
+/// Lines that do not fit are refused with the key to change, and no other word.
 #[test]
 fn lines_that_do_not_fit_name_the_key() {
     let lines = BudgetLines {
         total: 1 << 30,
-        fixed: vec![("decode.workers", 300 << 20), ("cache.raw_ram", 700 << 20)],
+        fixed: vec![("disk buffers", 400 << 20), ("decode.workers", 200 << 20), ("cache.raw_ram", 400 << 20)],
         floors: [16 << 20, 16 << 20, 32 << 20, 64 << 20],
     };
     let said = Budget::new(lines.clone()).expect_err("too much").to_string();
-    for part in ["`node.memory_limit` of 1GiB", "too small by 104MiB", "decode.workers 300MiB", "lower `cache.raw_ram`"] {
+    for part in ["`node.memory_limit` of 1GiB", "too small by 104MiB", "decode.workers 200MiB", "lower `cache.raw_ram`"] {
         assert!(said.contains(part), "{said}");
     }
+    let words = BudgetLines { fixed: vec![("disk buffers", 2 << 30), ("cache.raw_ram", 0)], ..lines.clone() };
+    let said = Budget::new(words).expect_err("too much").to_string();
+    assert!(said.ends_with("raise it or lower `decode.pixels_max`"), "{said}");
     assert_eq!(
         Budget::new(BudgetLines { floors: [1, 1, 0, 1], ..lines }).expect_err("no floor"),
         BudgetError::NoFloor { level: Level::Decode }

@@ -43,21 +43,42 @@ impl CacheSettings {
         self.dir.is_some() && self.disk > 0
     }
 
-    /// Upper bounds of the memory the room takes, in bytes, for the node's budget.
+    /// Upper bounds of the memory the room takes, in bytes, for the node's budget: each under the key that changes it, or a word.
     pub fn memory_lines(&self) -> Vec<(&'static str, u64)> {
         let mut lines = vec![
             ("cache.raw_ram", self.raw_ram),
             ("cache.decoded_ram", self.decoded_ram),
-            ("cache.heads", heads::HEADS_BYTES),
-            ("cache.admission", admission::MEMORY_BYTES),
+            ("object heads", heads::HEADS_BYTES),
+            ("admission account", admission::MEMORY_BYTES),
         ];
         if self.has_disk() {
             lines.extend([
-                ("cache.disk_buffers", disk::BUFFERS_BYTES),
-                ("cache.disk_queue", disk::QUEUE_BYTES_MAX),
-                ("cache.disk_index", self.disk / ENTRY_BYTES_MEAN * INDEX_BYTES),
+                ("disk buffers", disk::BUFFERS_BYTES),
+                ("disk queue", disk::QUEUE_BYTES_MAX),
+                ("cache.disk", self.disk / ENTRY_BYTES_MEAN * INDEX_BYTES),
             ]);
         }
         lines
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::is_key;
+
+    /// Promise: a line that looks like a key is one, for operators are told to change it.
+    #[test]
+    fn lines_are_keys_or_words() {
+        let settings = CacheSettings {
+            dir: Some("/cache".into()),
+            raw_ram: 1 << 30,
+            decoded_ram: 1 << 30,
+            disk: 1 << 40,
+            admission: AdmissionMode::Keep,
+            seed: 1,
+        };
+        let lines = settings.memory_lines();
+        assert!(lines.iter().all(|(name, _)| is_key(name) != name.contains(' ')), "{lines:?}");
     }
 }

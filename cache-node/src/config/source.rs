@@ -1,6 +1,7 @@
 //! File and environment become one table of values whose form is right, and each value remembers where it was written.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::net::SocketAddr;
 
 use toml::Value;
@@ -158,6 +159,18 @@ impl Source {
         }
         index < buckets.len()
     }
+}
+
+/// Those of `env` that are ours: `FRAMECACHE_`, and a `__` between table and key.
+pub(super) fn variables(env: impl Iterator<Item = (OsString, OsString)>) -> Result<Vec<(String, String)>, ConfigError> {
+    let is_ours = |name: &str| name.strip_prefix("FRAMECACHE_").is_some_and(|rest| rest.contains("__"));
+    env.filter(|(name, _)| is_ours(&name.to_string_lossy()))
+        .map(|(name, text)| match (name.into_string(), text.into_string()) {
+            (Ok(name), Ok(text)) => Ok((name, text)),
+            (Ok(name), Err(_)) => Err(ConfigError::NotText { name }),
+            (Err(name), _) => Err(ConfigError::NotText { name: name.to_string_lossy().into() }),
+        })
+        .collect()
 }
 
 /// The value in the form of its kind, else what to write instead.

@@ -221,3 +221,19 @@ fn the_host_is_checked_apart() {
     let absent = Config::load(Some(&folder.path().join("absent.toml")), std::iter::empty()).expect_err("absent");
     assert!(absent.to_string().contains("absent.toml"), "{absent}");
 }
+
+/// Promise: what others put into the environment never matters; an own variable that is no text is named.
+#[test]
+fn the_environment_may_hold_anything() {
+    use std::ffi::OsString;
+    use std::os::unix::ffi::OsStringExt;
+    let os = |bytes: &[u8]| OsString::from_vec(bytes.to_vec());
+    let others = [(os(b"LESS\xff"), os(b"x")), (os(b"PS1"), os(b"\xff")), (os(b"FRAMECACHE_TOKEN"), os(b"\xff"))];
+    let ours = (os(b"FRAMECACHE_NODE__ID"), os(b"n"));
+    let read = source::variables(others.into_iter().chain([ours])).expect("ours is text");
+    assert_eq!(read, [("FRAMECACHE_NODE__ID".to_owned(), "n".to_owned())]);
+    for (name, text) in [(&b"FRAMECACHE_NODE__ID"[..], &b"\xff"[..]), (b"FRAMECACHE_NODE__\xff", b"x")] {
+        let said = source::variables([(os(name), os(text))].into_iter()).expect_err("not text").to_string();
+        assert!(said.contains("FRAMECACHE_NODE__") && said.contains("UTF-8"), "{said}");
+    }
+}

@@ -70,7 +70,7 @@ pub const METRICS: &[Row] = &[
     row("budget", "framecache_budget_waiting", Gauge, Count, &["level"], "Requests that wait for memory."),
     row("budget", "framecache_budget_refused_total", Counter, Count, &["level"], "Reservations refused, busy or too large."),
     row("budget", "framecache_budget_shared_free_bytes", Gauge, Bytes, &[], "What every level may still take above its floor."),
-    row("budget", "framecache_budget_fixed_bytes", Gauge, Bytes, &["line"], "Spent for as long as the node runs, by the key that sets it."),
+    row("budget", "framecache_budget_fixed_bytes", Gauge, Bytes, &["line"], "Spent for as long as the node runs, by the key that sets it, or a word."),
 
     row("cache", "framecache_cache_hits_total", Counter, Count, &["tier"], "Look-ups answered, by tier (ram, disk)."),
     row("cache", "framecache_cache_misses_total", Counter, Count, &[], "Look-ups that found nothing in any tier."),

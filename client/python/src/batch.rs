@@ -9,7 +9,7 @@ use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyIterator, PyList, PyString, PyTuple};
 
-use crate::error::{exception, invalid};
+use crate::error::{build, exception, invalid};
 use crate::tensor::{Array, Facts, Pixels, Tensor};
 
 /// What happens to a picture that cannot be had because of itself: missing, denied, broken, unsupported, too large.
@@ -68,7 +68,7 @@ impl Received {
         for (index, outcome) in self.outcomes.iter().enumerate() {
             match outcome {
                 Err(error) if self.raises(error) => return Err(exception(py, error)),
-                Err(error) => errors.set_item(index, exception(py, error))?,
+                Err(error) => errors.set_item(index, build(py, error)?)?,
                 Ok(_) => {}
             }
         }

@@ -14,7 +14,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple};
 
 use crate::batch::{Batch, OnError, Received};
-use crate::error::{exception, invalid};
+use crate::error::{exception, invalid, passable};
 use crate::facts::{Listing, Node, Stat};
 use crate::process::{PerProcess, wait};
 use crate::raw::Raw;
@@ -259,20 +259,24 @@ impl Client {
 
 fn call(py: Python<'_>, timeout: Option<f64>) -> PyResult<Call> {
     let timeout = timeout.map(|seconds| settings::timeout(py, seconds)).transpose()?;
-    let trace = trace(py).unwrap_or_default();
+    let trace = match trace(py) {
+        Ok(trace) => trace.unwrap_or_default(),
+        // Whatever is wrong with its tracing, the call is made.
+        Err(raised) => passable(py, raised).map(|_| Trace::default())?,
+    };
     Ok(Call { timeout, trace, ..Call::default() })
 }
 
 /// The span that the caller is in, if its program uses OpenTelemetry: the node's spans become that span's children. A program
 /// that does not is not made to import it.
-fn trace(py: Python<'_>) -> Option<Trace> {
-    let modules = py.import("sys").ok()?.getattr("modules").ok()?;
-    let api = modules.get_item("opentelemetry.trace").ok()?;
-    let context = api.call_method0("get_current_span").ok()?.call_method0("get_span_context").ok()?;
-    let trace_id: u128 = context.getattr("trace_id").ok()?.extract().ok()?;
-    let span_id: u64 = context.getattr("span_id").ok()?.extract().ok()?;
-    let flags: u8 = context.getattr("trace_flags").ok()?.extract().ok()?;
-    Some(Trace { trace_id: trace_id.to_be_bytes(), span_id: span_id.to_be_bytes(), flags })
+fn trace(py: Python<'_>) -> PyResult<Option<Trace>> {
+    let modules = py.import("sys")?.getattr("modules")?.cast_into::<PyDict>()?;
+    let Some(api) = modules.get_item("opentelemetry.trace")? else { return Ok(None) };
+    let context = api.call_method0("get_current_span")?.call_method0("get_span_context")?;
+    let trace_id: u128 = context.getattr("trace_id")?.extract()?;
+    let span_id: u64 = context.getattr("span_id")?.extract()?;
+    let flags: u8 = context.getattr("trace_flags")?.extract()?;
+    Ok(Some(Trace { trace_id: trace_id.to_be_bytes(), span_id: span_id.to_be_bytes(), flags }))
 }
 
 fn object(py: Python<'_>, uri: &str) -> PyResult<ObjectId> {
@@ -303,7 +307,7 @@ fn pixels_buffer(out: &Bound<'_, PyAny>, count: usize, spec: &ImageSpec) -> PyRe
     // A torch tensor has no buffer of its own, but lends it as a numpy array.
     let buffer = PyBuffer::<u8>::get(out).or_else(|failure| match out.getattr("numpy") {
         Ok(numpy) => PyBuffer::<u8>::get(&numpy.call0()?),
-        Err(_) => Err(failure),
+        Err(raised) => passable(py, raised).and(Err(failure)),
     })?;
     if buffer.readonly() || !buffer.is_c_contiguous() {
         return Err(PyBufferError::new_err("out= wants a writable, C-contiguous buffer"));

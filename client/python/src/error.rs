@@ -1,15 +1,27 @@
 //! Errors as Python has them: classes of `framecache.errors`, so that `except FileNotFoundError` and the like work.
 
 use framecache::{Error, ErrorKind};
+use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-/// The exception for `error`.
+/// What to raise for `error`. Making it runs Python, which may raise something else, such as the KeyboardInterrupt of a Ctrl-C; that
+/// goes before.
 pub(crate) fn exception(py: Python<'_>, error: &Error) -> PyErr {
-    build(py, error).unwrap_or_else(|failure| failure)
+    build(py, error).unwrap_or_else(|raised| raised)
 }
 
-fn build(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
+/// What was raised by Python that we ran and whose failure we can do without. A KeyboardInterrupt, a SystemExit and the like are not
+/// about what we did, and are to be raised out of the call.
+pub(crate) fn passable(py: Python<'_>, raised: PyErr) -> PyResult<PyErr> {
+    match raised.is_instance_of::<PyException>(py) {
+        true => Ok(raised),
+        false => Err(raised),
+    }
+}
+
+/// The exception for `error`, as a value. What was raised while it was made is no such value, and is to be raised out of the call.
+pub(crate) fn build(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
     let class = py.import("framecache.errors")?.getattr(class_name(&error.kind))?;
     let facts = PyDict::new(py);
     facts.set_item("kind", error.kind.name())?;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 
-use crate::error::invalid;
+use crate::error::{invalid, passable};
 
 /// Longest deadline: past a day it is none.
 const TIMEOUT_MAX: f64 = 86_400.0;
@@ -21,8 +21,9 @@ pub(crate) fn timeout(py: Python<'_>, seconds: f64) -> PyResult<Duration> {
 
 /// A number of bytes: an `int`, or text such as `"256MiB"`.
 pub(crate) fn bytes(value: &Bound<'_, PyAny>) -> PyResult<u64> {
-    if let Ok(number) = value.extract::<u64>() {
-        return Ok(number);
+    match value.extract::<u64>() {
+        Ok(number) => return Ok(number),
+        Err(raised) => drop(passable(value.py(), raised)?),
     }
     let text: String =
         value.extract().map_err(|_| PyTypeError::new_err("memory: want a number of bytes, or text such as \"256MiB\""))?;
@@ -54,8 +55,11 @@ pub(crate) fn addresses(value: &Bound<'_, PyAny>) -> PyResult<String> {
     if let Ok(text) = value.extract::<String>() {
         return Ok(text);
     }
-    let several = value.extract::<Vec<String>>();
-    several
-        .map(|list| list.join(","))
-        .map_err(|_| PyTypeError::new_err("address: want \"host:port\", a list of those, or \"env\""))
+    match value.extract::<Vec<String>>() {
+        Ok(list) => Ok(list.join(",")),
+        Err(raised) => {
+            passable(value.py(), raised)?;
+            Err(PyTypeError::new_err("address: want \"host:port\", a list of those, or \"env\""))
+        }
+    }
 }

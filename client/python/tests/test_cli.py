@@ -96,6 +96,16 @@ def test_failures_say_what_to_do(run, cluster):
         assert word in done.stderr.decode() and not done.stdout, (arguments, done.stderr)
 
 
+def test_full_standard_output_is_an_exit_code(cluster):
+    """Code 1 and a sentence, for every command that prints."""
+    program = binary("framecache", "FRAMECACHE_CLI")
+    uri = cluster.uri("raw/3m.bin")
+    for line in (["status"], ["status", "--json"], ["explain", uri], ["explain", uri, "--json"], ["ls", cluster.uri("")], ["get", uri, "-o", "-"]):
+        with open("/dev/full", "wb") as full:
+            done = subprocess.run([program, *line], env=cluster.environment(), stdout=full, stderr=subprocess.PIPE, timeout=60)
+        assert done.returncode == 1 and b"cannot write -" in done.stderr, (line, done)
+
+
 def test_a_reader_that_leaves_ends_it(cluster):
     """`framecache get … | head` ends quietly, as every tool does."""
     program = binary("framecache", "FRAMECACHE_CLI")

@@ -3,6 +3,7 @@
 import builtins
 import copy
 import pickle
+import sys
 
 import pytest
 
@@ -54,3 +55,51 @@ def ca_file(tmp_path):
     from conftest import ROOT
 
     return ROOT / "client/tests/ca.pem"
+
+
+class Interrupting:
+    """Raises where Python is run on our behalf: there a Ctrl-C may be noticed."""
+
+    def __init__(self, raised):
+        self.raised = raised
+
+    def __getattr__(self, name):
+        raise self.raised
+
+    def __index__(self):
+        raise self.raised
+
+
+def test_an_interrupt_is_never_a_value(cluster, client, monkeypatch):
+    """A Ctrl-C that arrives while the errors of a batch are made ends the call."""
+    def interrupted(self, *arguments, **facts):
+        raise KeyboardInterrupt
+
+    uris = [cluster.uri("bad/cut.jpg"), cluster.uri("bad/good.jpg"), cluster.uri("absent.jpg")]
+    monkeypatch.setattr(fc.NotFoundError, "__init__", interrupted)
+    for on_error in ("fill", "skip", "raise"):
+        with pytest.raises(KeyboardInterrupt if on_error != "raise" else (KeyboardInterrupt, fc.UndecodableError)):
+            client.images(uris, fc.Image(size=(8, 8)), on_error=on_error)
+    with pytest.raises(KeyboardInterrupt):
+        client.read(cluster.uri("absent.jpg"))
+    monkeypatch.undo()
+    batch = client.images(uris, fc.Image(size=(8, 8)), on_error="fill")
+    assert {index: type(error) for index, error in batch.errors.items()} == {0: fc.UndecodableError, 2: fc.NotFoundError}
+
+
+@pytest.mark.parametrize("raised", [KeyboardInterrupt, SystemExit, RuntimeError])
+def test_an_interrupt_passes_what_we_can_do_without(cluster, client, monkeypatch, raised):
+    """Tracing that is broken costs no call, odd arguments get their sentence, and a Ctrl-C passes through both."""
+    def ends(otherwise):
+        return pytest.raises(otherwise if raised is RuntimeError else raised)
+
+    with ends(TypeError):
+        fc.Client(cluster.address, memory=Interrupting(raised()))
+    with ends((TypeError, BufferError)):
+        client.images([cluster.uri("bad/good.jpg")], fc.Image(size=(8, 8)), out=Interrupting(raised()))
+    monkeypatch.setitem(sys.modules, "opentelemetry.trace", Interrupting(raised()))
+    if raised is RuntimeError:
+        assert client.stat(cluster.uri("bad/good.jpg")).format == "jpeg"
+    else:
+        with pytest.raises(raised):
+            client.stat(cluster.uri("bad/good.jpg"))

@@ -52,6 +52,20 @@ def test_listing_is_in_order_and_lazy(cluster, client):
     assert list(client.list(cluster.uri("none/"))) == []
 
 
+def test_listed_addresses_name_their_objects(cluster, client):
+    """Each entry reads as the bytes of its own key, whatever the key holds; a key that no address can name is left out."""
+    keys = ["odd/a!/b", "odd/a%21/b", "odd/a%2521/b", "odd/a%25/b", "odd/b%21", "odd/\x01", "odd/\x1b[31m", "odd/sp ace+"]
+    long = "odd/long/" + ("x" * 200 + "/") * 5 + "y" * 40
+    for key in [*keys, long]:
+        (cluster.folder / key).parent.mkdir(parents=True, exist_ok=True)
+        (cluster.folder / key).write_bytes(key.encode())
+    entries = list(client.list(cluster.uri("odd/")))
+    assert [bytes(client.read(entry.uri)).decode() for entry in entries] == sorted(keys)
+    for entry, key in zip(entries, sorted(keys)):
+        if key.endswith("/b"):
+            assert [under.uri for under in client.list(entry.uri[:-1])] == [entry.uri]
+
+
 def test_objects_and_nodes_are_explained(cluster, client):
     facts = client.stat(cluster.uri("mix/0.jpg"))
     assert (facts.format, facts.width, facts.height, facts.orientation) == ("jpeg", 500, 375, 1)

@@ -1,6 +1,7 @@
 //! `framecache explain`: who owns an object, where it is cached, and why.
 
 use super::failure::Failure;
+use super::output::print;
 use super::status::{object, table};
 use crate::{Call, Client, ImageSpec, ObjectId};
 
@@ -28,9 +29,8 @@ impl Arguments {
         let spec = self.spec.map_or(String::new(), |spec| spec.to_string());
         let lines = client.explain(&self.uri, &spec, call).await?;
         match self.json {
-            true => println!("{:#}", object(&lines)),
-            false => print!("{}", table(&lines, "")),
+            true => print(&format!("{:#}\n", object(&lines))),
+            false => print(&table(&lines, "")),
         }
-        Ok(())
     }
 }

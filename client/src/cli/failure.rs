@@ -1,6 +1,6 @@
 //! How a command fails: one sentence, a hint, an exit code.
 
-use std::io;
+use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -42,12 +42,17 @@ impl Failure {
 
     /// Tells the user, and gives the exit code.
     pub fn report(&self) -> ExitCode {
-        eprintln!("framecache: {}", self.message);
+        tell(&format_args!("framecache: {}", self.message));
         if let Some(hint) = self.hint {
-            eprintln!("hint: {hint}");
+            tell(&format_args!("hint: {hint}"));
         }
         ExitCode::from(self.code)
     }
+}
+
+/// A line on standard error. Where nobody takes it there is nobody else to tell.
+pub(super) fn tell(line: &dyn std::fmt::Display) {
+    let _ = writeln!(io::stderr(), "{line}");
 }
 
 impl From<Error> for Failure {

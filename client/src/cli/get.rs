@@ -1,12 +1,11 @@
 //! `framecache get`: raw bytes, one decoded picture, or many on one sheet.
 
-use std::fs::File;
-use std::io::{self, BufWriter, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
 
 use super::failure::Failure;
+use super::output::Output;
 use super::{npy, png, sheet};
 use crate::error::{Error, ErrorKind};
 use crate::object::SPAN_BYTES;
@@ -154,58 +153,6 @@ fn range(text: &str) -> Result<(u64, Option<u64>), String> {
     }
 }
 
-/// Where the bytes go. A file appears under its name only when it is whole.
-pub(super) enum Output {
-    Standard(io::Stdout),
-    File { writer: BufWriter<File>, unfinished: PathBuf, path: PathBuf },
-}
-
-impl Output {
-    /// `None` is standard output too, but not bytes onto a terminal.
-    pub(super) fn open(path: Option<&Path>) -> Result<Self, Failure> {
-        match path {
-            None if io::stdout().is_terminal() => {
-                Err(Failure::usage("not writing bytes to a terminal: want -o FILE, or -o - to do it"))
-            }
-            None => Ok(Self::Standard(io::stdout())),
-            Some(path) if path == Path::new("-") => Ok(Self::Standard(io::stdout())),
-            Some(path) => {
-                let mut name = path.as_os_str().to_owned();
-                name.push(format!(".{}.part", std::process::id()));
-                let unfinished = PathBuf::from(name);
-                let file = File::create(&unfinished).map_err(|error| Failure::write(path, &error))?;
-                Ok(Self::File { writer: BufWriter::new(file), unfinished, path: path.to_owned() })
-            }
-        }
-    }
-
-    pub(super) fn write(&mut self, bytes: &[u8]) -> Result<(), Failure> {
-        match self {
-            Self::Standard(stdout) => stdout.write_all(bytes).map_err(|error| Failure::write(Path::new("-"), &error)),
-            Self::File { writer, path, .. } => writer.write_all(bytes).map_err(|error| Failure::write(path, &error)),
-        }
-    }
-
-    pub(super) fn done(mut self) -> Result<(), Failure> {
-        match &mut self {
-            Self::Standard(stdout) => stdout.flush().map_err(|error| Failure::write(Path::new("-"), &error)),
-            Self::File { writer, unfinished, path } => {
-                let done = writer.flush().and_then(|()| std::fs::rename(&*unfinished, &*path));
-                done.map_err(|error| Failure::write(path, &error))
-            }
-        }
-    }
-}
-
-impl Drop for Output {
-    fn drop(&mut self) {
-        if let Self::File { unfinished, .. } = self {
-            // Renamed already, if it was finished.
-            let _ = std::fs::remove_file(unfinished);
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -228,21 +175,5 @@ mod tests {
             (form("a.NPY"), form("a.png"), form("a"), by_extension(None)),
             (Format::Npy, Format::Png, Format::Png, Format::Png)
         );
-    }
-
-    /// Promise: nothing half written is left under the file's name, nor beside it.
-    #[test]
-    fn outputs_are_whole_or_absent() {
-        let folder = tempfile::tempdir().expect("folder");
-        let path = folder.path().join("a");
-        let mut output = Output::open(Some(&path)).expect("open");
-        output.write(b"half").expect("write");
-        drop(output);
-        assert_eq!(std::fs::read_dir(folder.path()).expect("list").count(), 0);
-        let mut output = Output::open(Some(&path)).expect("open");
-        output.write(b"whole").expect("write");
-        output.done().expect("done");
-        assert_eq!(std::fs::read(&path).expect("read"), b"whole");
-        assert_eq!(std::fs::read_dir(folder.path()).expect("list").count(), 1);
     }
 }

@@ -4,8 +4,9 @@ use std::path::Path;
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::failure::Failure;
-use super::get::{Arguments, Output, decode};
+use super::failure::{Failure, tell};
+use super::get::{Arguments, decode};
+use super::output::Output;
 use super::png;
 use crate::object::ObjectId;
 use crate::spec::Resize;
@@ -99,7 +100,7 @@ async fn tiles(ids: &[ObjectId], spec: &ImageSpec, client: &Client, call: &Call)
             };
             if let Err(error) = outcome {
                 failed += 1;
-                bar.suspend(|| eprintln!("{error}"));
+                bar.suspend(|| tell(&error));
                 if !error.kind.is_final() {
                     return Err(error.into());
                 }

@@ -4,6 +4,7 @@ use futures::StreamExt;
 use serde_json::{Map, Value, json};
 
 use super::failure::Failure;
+use super::output::print;
 use crate::view::{NodeState, state};
 use crate::wire::NodeRow;
 use crate::{Call, Client, Error};
@@ -33,8 +34,8 @@ impl Arguments {
         };
         let nodes: Vec<(NodeRow, Said)> = futures::stream::iter(rows).map(ask).buffered(AT_ONCE).collect().await;
         match self.json {
-            true => println!("{:#}", json!({"nodes": nodes.iter().map(document).collect::<Vec<_>>()})),
-            false => nodes.iter().for_each(show),
+            true => print(&format!("{:#}\n", json!({"nodes": nodes.iter().map(document).collect::<Vec<_>>()})))?,
+            false => print(&nodes.iter().map(shown).collect::<String>())?,
         }
         match nodes.iter().filter(|(_, said)| said.is_err()).count() {
             0 => Ok(()),
@@ -43,12 +44,12 @@ impl Arguments {
     }
 }
 
-fn show((row, said): &(NodeRow, Said)) {
-    println!("{}  {}  {}  weight {}  {}", row.id, state_name(row), row.quic, row.weight, row.roles.join(","));
-    match said {
-        Ok(lines) => print!("{}", table(lines, "  ")),
-        Err(error) => println!("  {error}"),
-    }
+fn shown((row, said): &(NodeRow, Said)) -> String {
+    let said = match said {
+        Ok(lines) => table(lines, "  "),
+        Err(error) => format!("  {error}\n"),
+    };
+    format!("{}  {}  {}  weight {}  {}\n{said}", row.id, state_name(row), row.quic, row.weight, row.roles.join(","))
 }
 
 fn document((row, said): &(NodeRow, Said)) -> Value {

@@ -2,14 +2,14 @@
 
 use tokio::time::Instant;
 
-use super::tries::Tries;
+use super::tries::{Tries, until_answered};
 use super::{Call, Client, Target};
 use crate::error::{Error, ErrorKind};
-use crate::object::{ObjectId, RouteKey, Version};
+use crate::object::{ObjectId, RouteKey, Version, unescaped};
 use crate::pool::host_of;
 use crate::view::View;
 use crate::wire::{
-    ExplainBody, ExplainPayload, ListBody, ListPayload, NodeRow, ObjectsBody, StatPayload, Verb, ViewBody, ViewPayload,
+    ExplainBody, ExplainPayload, ListBody, ListPayload, ListRow, NodeRow, ObjectsBody, StatPayload, Verb, ViewBody, ViewPayload,
 };
 
 /// One page of a listing.
@@ -50,36 +50,36 @@ impl Client {
     /// `Unavailable`, `Timeout`; `Invalid` if the trust is wrong.
     pub async fn nodes(&self, call: &Call) -> Result<Vec<NodeRow>, Error> {
         self.doubt_topology();
-        let topology = self.topology(call, self.deadline(call)).await?;
+        let deadline = self.deadline(call);
+        // No key: every node answers alike.
+        let topology = until_answered(self, RouteKey(0), deadline, |_| self.topology(call, deadline)).await?;
         Ok(topology.view.rows().cloned().collect())
     }
 
-    /// One page of the objects whose address begins with `prefix` (`s3://bucket/` and any beginning of a key).
+    /// One page of the objects whose address begins with `prefix` (`s3://bucket/` and any beginning of a key, escaped as in an
+    /// address). Keys that no address can name are left out, so that a page may be short, or empty, and still have a `next`.
     ///
     /// # Errors
     /// `NotConfigured`, `Denied`, `Invalid`; `Busy`, `Timeout`, `Unavailable`.
     pub async fn list(&self, prefix: &str, after: Option<&str>, limit: u32, call: &Call) -> Result<Listing, Error> {
-        let bucket = prefix.strip_prefix("s3://").and_then(|rest| rest.split_once('/')).map(|(bucket, _)| bucket);
-        let bucket =
-            bucket.ok_or_else(|| Error::new(ErrorKind::Invalid, format!("{prefix:?} is no prefix: want s3://bucket/")))?;
+        let parts = prefix.strip_prefix("s3://").and_then(|rest| rest.split_once('/'));
+        let (bucket, beginning) =
+            parts.ok_or_else(|| Error::new(ErrorKind::Invalid, format!("{prefix:?} is no prefix: want s3://bucket/")))?;
         let any = ObjectId::new(bucket, "-").map_err(|e| Error::new(ErrorKind::Invalid, e.to_string()))?;
-        let body = ListBody { prefix: prefix.into(), after: after.unwrap_or("").into(), limit };
+        let prefix = format!("s3://{bucket}/{}", unescaped(beginning));
+        let body = &ListBody { prefix, after: after.unwrap_or("").into(), limit };
         let deadline = self.deadline(call);
-        let mut tries = Tries::new(RouteKey::object(&any));
-        let page: ListPayload = loop {
+        let ask = |tries: Tries| async move {
             let target = tries.target(self, call, deadline).await?;
-            let page = async { self.ask(&target, Verb::List, &body, "", call, deadline).await?.control().await };
-            match page.await {
-                Ok(page) => break page,
-                Err(error) => tries.failed(self, error, deadline).await?,
-            }
+            let page: ListPayload = self.ask(&target, Verb::List, body, "", call, deadline).await?.control().await?;
+            check_order(&page, &body.after).map_err(|error| error.from_node(&target.id, tries.attempt))?;
+            Ok(page)
         };
+        let page = until_answered(self, RouteKey::object(&any), deadline, ask).await?;
         let next = page.rows.last().filter(|_| page.more).map(|row| row.key.clone());
-        let row = |row: crate::wire::ListRow| {
-            let id = ObjectId::new(bucket, &row.key).map_err(|e| Error::new(ErrorKind::Protocol, e.to_string()))?;
-            Ok(ObjectRow { id, size: row.size, version: row.version })
-        };
-        Ok(Listing { rows: page.rows.into_iter().map(row).collect::<Result<_, Error>>()?, next })
+        let row =
+            |row: ListRow| Some(ObjectRow { id: ObjectId::new(bucket, &row.key).ok()?, size: row.size, version: row.version });
+        Ok(Listing { rows: page.rows.into_iter().filter_map(row).collect(), next })
     }
 
     /// Version, size and media facts of an object.
@@ -87,25 +87,19 @@ impl Client {
     /// # Errors
     /// As [`Client::read`].
     pub async fn stat(&self, id: &ObjectId, call: &Call) -> Result<ObjectFacts, Error> {
-        let body = ObjectsBody { uris: vec![id.to_string()], spec: String::new() };
+        let body = &ObjectsBody { uris: vec![id.to_string()], spec: String::new() };
         let deadline = self.deadline(call);
-        let mut tries = Tries::new(RouteKey::picture(id));
-        loop {
+        let ask = |tries: Tries| async move {
             let target = tries.target(self, call, deadline).await?;
-            let facts = async {
-                let mut reply = self.ask(&target, Verb::Stat, &body, "", call, deadline).await?;
-                let item = reply.next().await?.ok_or_else(|| Error::new(ErrorKind::Unavailable, "the reply is empty"))?;
-                if let Some(error) = Error::from_item(&item) {
-                    return Err(error.from_node(&target.id, tries.attempt));
-                }
-                let version = Version::new(&item.version).map_err(|e| Error::new(ErrorKind::Protocol, e.to_string()))?;
-                Ok(ObjectFacts { version, size: item.size, media: reply.message(&item).await? })
-            };
-            match facts.await {
-                Ok(facts) => return Ok(facts),
-                Err(error) => tries.failed(self, error, deadline).await.map_err(|e| e.about(id))?,
+            let mut reply = self.ask(&target, Verb::Stat, body, "", call, deadline).await?;
+            let item = reply.next().await?.ok_or_else(|| Error::new(ErrorKind::Unavailable, "the reply is empty"))?;
+            if let Some(error) = Error::from_item(&item) {
+                return Err(error.from_node(&target.id, tries.attempt));
             }
-        }
+            let version = Version::new(&item.version).map_err(|e| protocol(e.to_string()))?;
+            Ok(ObjectFacts { version, size: item.size, media: reply.message(&item).await? })
+        };
+        until_answered(self, RouteKey::picture(id), deadline, ask).await.map_err(|error| error.about(id))
     }
 
     /// Who owns an object, where it is cached and why, as lines of name and value. `spec` empty: its raw bytes.
@@ -113,12 +107,14 @@ impl Client {
     /// # Errors
     /// As [`Client::read`]; a missing object is a line, not an error.
     pub async fn explain(&self, id: &ObjectId, spec: &str, call: &Call) -> Result<Vec<(String, String)>, Error> {
+        let body = &ExplainBody { uri: id.to_string(), spec: spec.into() };
         let deadline = self.deadline(call);
-        let tries = Tries::new(RouteKey::picture(id));
-        let target = tries.target(self, call, deadline).await?;
-        let body = ExplainBody { uri: id.to_string(), spec: spec.into() };
-        let payload: ExplainPayload = self.ask(&target, Verb::Explain, &body, "", call, deadline).await?.control().await?;
-        Ok(payload.lines)
+        let ask = |tries: Tries| async move {
+            let target = tries.target(self, call, deadline).await?;
+            let said: ExplainPayload = self.ask(&target, Verb::Explain, body, "", call, deadline).await?.control().await?;
+            Ok(said.lines)
+        };
+        until_answered(self, RouteKey::picture(id), deadline, ask).await.map_err(|error| error.about(id))
     }
 
     /// A node about itself, as lines of name and value.
@@ -144,8 +140,71 @@ impl Client {
                 let host = host_of(seed);
                 row.quic = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
             }
-            view.merge(row).map_err(|error| Error::new(ErrorKind::Protocol, error.to_string()))?;
+            view.merge(row).map_err(|error| protocol(error.to_string()))?;
         }
         Ok(view)
+    }
+}
+
+/// Keys ascend, and go on after the page before. A listing would else go round for ever, or end short without a word.
+fn check_order(page: &ListPayload, after: &str) -> Result<(), Error> {
+    if page.more && page.rows.is_empty() {
+        return Err(protocol("a page of a listing is empty, and not the last"));
+    }
+    let mut last = after;
+    for row in &page.rows {
+        if row.key.as_str() <= last {
+            return Err(protocol(format!("a listing goes from {last:?} to {:?}", row.key)));
+        }
+        last = &row.key;
+    }
+    Ok(())
+}
+
+fn protocol(message: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Protocol, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Promise: a cluster of which no node answers yet is asked again by every verb, until the deadline.
+    #[tokio::test]
+    async fn no_node_yet_is_asked_again() {
+        // A port that nothing can be sent to: it fails at once.
+        let mut config = crate::ClientConfig::new("127.0.0.1:0");
+        config.tls.ca = Some(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/ca.pem").into());
+        let client = Client::new(config).expect("client");
+        let call = Call { timeout: Some(std::time::Duration::from_millis(500)), ..Call::default() };
+        let id = ObjectId::new("abc", "k").expect("id");
+        let errors = [
+            client.stat(&id, &call).await.map(drop).expect_err("stat"),
+            client.list("s3://abc/", None, 1, &call).await.map(drop).expect_err("list"),
+            client.explain(&id, "", &call).await.map(drop).expect_err("explain"),
+            client.nodes(&call).await.map(drop).expect_err("nodes"),
+            client.read(&id, 0, None, &call).await.map(drop).expect_err("read"),
+        ];
+        for error in errors {
+            assert!(error.kind == ErrorKind::Unavailable && error.attempt > 1, "{error:?}");
+        }
+    }
+
+    /// Promise: no node can make a listing endless, or cut it unseen.
+    #[test]
+    fn a_listing_goes_forward() {
+        let page = |keys: &[&str], more| {
+            let row = |key: &&str| ListRow { key: (*key).into(), size: 1, version: "v".into() };
+            ListPayload { rows: keys.iter().map(row).collect(), more }
+        };
+        for (keys, more, after) in [(&["a", "b"][..], true, ""), (&["b"], false, "a"), (&[], false, "a"), (&[], false, "")] {
+            assert!(check_order(&page(keys, more), after).is_ok(), "{keys:?} after {after:?}");
+        }
+        for (keys, more, after) in
+            [(&["a"][..], true, "a"), (&["a"], false, "b"), (&["b", "a"], true, ""), (&["a", "a"], false, ""), (&[], true, "")]
+        {
+            let error = check_order(&page(keys, more), after).expect_err("goes back");
+            assert_eq!(error.kind, ErrorKind::Protocol, "{keys:?} after {after:?}");
+        }
     }
 }

@@ -15,11 +15,15 @@ use crate::error::{Error, ErrorKind};
 use crate::frame::TensorHead;
 use crate::object::{ObjectId, RouteKey, Version};
 use crate::spec::ImageSpec;
-use crate::wire::{FrameAsk, FramesBody, ItemHead, Verb};
+use crate::wire::{BODY_BYTES_MAX, FrameAsk, FramesBody, ItemHead, Verb};
 
 /// Pictures of one request. Fewer than the protocol allows, so that a request stays small against the windows and several of
 /// them overlap.
 const REQUEST_ITEMS: usize = 256;
+
+/// Bytes of one request's pictures, by [`ask_bytes`]: half of what a body may have. The longest address takes some 7 KiB of it, so
+/// that each picture fits into a request.
+const REQUEST_BYTES: usize = BODY_BYTES_MAX / 2;
 
 /// How one picture of a batch ended: its version, or why there is none.
 pub type Outcome = Result<Version, Error>;
@@ -48,8 +52,8 @@ impl Client {
     /// Per slot: `NotFound`, `Denied`, `Undecodable`, `Unsupported`, `TooLarge`, `Changed`; and what could not be had before the
     /// deadline: `Busy`, `Timeout`, `Unavailable`. `Invalid` for a picture that does not fit an `out` buffer.
     pub async fn images(&self, ids: &[ObjectId], spec: &ImageSpec, batch: &Batch, call: &Call) -> Vec<Outcome> {
-        let spec = spec.to_string();
-        let ask = Ask { client: self, ids, spec: &spec, batch, call, deadline: self.deadline(call) };
+        let (spec, size) = (spec.to_string(), spec.fixed_output());
+        let ask = Ask { client: self, ids, spec: &spec, size, batch, call, deadline: self.deadline(call) };
         let mut outcomes: Vec<Option<Outcome>> = vec![None; ids.len()];
         let wants = (0..ids.len()).map(|index| Want { index, tries: Tries::new(RouteKey::picture(&ids[index])) });
         let mut steps: FuturesUnordered<BoxFuture<'_, Event>> = FuturesUnordered::new();
@@ -85,6 +89,8 @@ struct Ask<'a> {
     client: &'a Client,
     ids: &'a [ObjectId],
     spec: &'a str,
+    /// Width and height of every picture, where the spec says them.
+    size: Option<(u32, u32)>,
     batch: &'a Batch,
     call: &'a Call,
     deadline: Instant,
@@ -93,8 +99,7 @@ struct Ask<'a> {
 impl Ask<'_> {
     /// Groups pictures by the node that each asks next.
     async fn route(&self, wants: Vec<Want>) -> Event {
-        let mut groups: Vec<(Target, Vec<Want>)> = Vec::new();
-        let mut places: HashMap<Target, usize> = HashMap::new();
+        let mut groups = Groups::default();
         for want in &wants {
             let target = match want.tries.target(self.client, self.call, self.deadline).await {
                 Ok(target) => target,
@@ -103,15 +108,9 @@ impl Ask<'_> {
                     return Event::Answered { done: Vec::new(), failed };
                 }
             };
-            match places.get(&target).map(|&place| &mut groups[place].1).filter(|group| group.len() < REQUEST_ITEMS) {
-                Some(group) => group.push(*want),
-                None => {
-                    places.insert(target.clone(), groups.len());
-                    groups.push((target, vec![*want]));
-                }
-            }
+            groups.add(target, *want, ask_bytes(&self.ids[want.index]));
         }
-        Event::Routed { groups, over: Vec::new() }
+        Event::Routed { groups: groups.made, over: Vec::new() }
     }
 
     /// The rule for each picture, and one wait for all that failed together: they come back in one request, not in as many as
@@ -191,6 +190,7 @@ impl Ask<'_> {
         }
         let head = item.tensor.ok_or_else(|| protocol("a picture without shape"));
         let head = head.and_then(|tensor| TensorHead::try_from(tensor).map_err(|e| protocol(&e.to_string())));
+        let head = head.and_then(|head| of_spec(head, self.size));
         let version = Version::new(&item.version).map_err(|e| protocol(&e.to_string()));
         let (head, version) = match (head, version) {
             (Ok(head), Ok(version)) if head.bytes() == u64::from(item.payload_bytes) => (head, version),
@@ -214,6 +214,43 @@ impl Ask<'_> {
     }
 }
 
+/// Pictures by the node that each asks next, in requests of bounded length.
+#[derive(Default)]
+struct Groups {
+    made: Vec<(Target, Vec<Want>)>,
+    /// Each node's group that may still grow: its place, and its bytes so far.
+    open: HashMap<Target, (usize, usize)>,
+}
+
+impl Groups {
+    fn add(&mut self, target: Target, want: Want, bytes: usize) {
+        match self.open.get_mut(&target) {
+            Some((place, sum)) if self.made[*place].1.len() < REQUEST_ITEMS && *sum + bytes <= REQUEST_BYTES => {
+                *sum += bytes;
+                self.made[*place].1.push(want);
+            }
+            _ => {
+                self.open.insert(target.clone(), (self.made.len(), bytes));
+                self.made.push((target, vec![want]));
+            }
+        }
+    }
+}
+
+/// Bytes that a picture takes in a request, or more: an escape at most doubles a key, and the rest are fields of fixed length.
+fn ask_bytes(id: &ObjectId) -> usize {
+    2 * id.key().len() + id.bucket().len() + id.member().map_or(0, str::len) + 64
+}
+
+/// The head, if the spec can have made it. What is received is handed on as height, width and three channels.
+fn of_spec(head: TensorHead, size: Option<(u32, u32)>) -> Result<TensorHead, Error> {
+    let [height, width, channels] = head.shape;
+    match channels == 3 && size.is_none_or(|size| size == (width, height)) {
+        true => Ok(head),
+        false => Err(protocol(&format!("a picture of shape {:?}, which the spec does not give", head.shape))),
+    }
+}
+
 /// What one request has answered so far.
 struct Answers {
     open: HashMap<usize, Want>,
@@ -232,4 +269,50 @@ enum Taken {
 
 fn protocol(message: &str) -> Error {
     Error::new(ErrorKind::Protocol, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::frame::{Dtype, Layout};
+    use crate::wire::codec;
+
+    /// Promise: whatever the addresses, each request can be sent, and each picture is in one.
+    #[test]
+    fn requests_fit_their_bound() {
+        let longest = ObjectId::new("abc", &"!/".repeat(512)).and_then(|id| id.with_member(&"m".repeat(4096))).expect("legal");
+        let ids: Vec<ObjectId> =
+            (0..1000).map(|i| if i % 2 == 0 { longest.clone() } else { "s3://abc/k".parse().expect("id") }).collect();
+        let mut groups = Groups::default();
+        for (index, id) in ids.iter().enumerate() {
+            let want = Want { index, tries: Tries::new(RouteKey::picture(id)) };
+            groups.add(Target { id: "n".into(), address: "a:1".into() }, want, ask_bytes(id));
+        }
+        let mut asked = 0;
+        for (_, wants) in groups.made {
+            assert!(wants.len() <= REQUEST_ITEMS);
+            let item = |want: &Want| FrameAsk {
+                index: want.index as u32,
+                attempt: 1,
+                spec: 0,
+                uri: ids[want.index].to_string(),
+                version: String::new(),
+            };
+            asked += wants.len();
+            let body = FramesBody { specs: vec!["image".into()], items: wants.iter().map(item).collect() };
+            codec::encode(&body).expect("within its bound");
+        }
+        assert_eq!(asked, ids.len());
+    }
+
+    /// Promise: pixels that the spec cannot have made are a broken node's, and are not handed on.
+    #[test]
+    fn pictures_are_of_the_spec() {
+        let head =
+            |shape| TensorHead { shape, dtype: Dtype::U8, layout: Layout::Hwc, source: (1, 1), orientation: 1, pts_seconds: 0.0 };
+        assert!(of_spec(head([2, 4, 3]), Some((4, 2))).is_ok() && of_spec(head([2, 4, 3]), None).is_ok());
+        for (shape, size) in [([4, 2, 3], Some((4, 2))), ([2, 4, 1], None), ([2, 4, 4], Some((4, 2)))] {
+            assert_eq!(of_spec(head(shape), size).expect_err("not of it").kind, ErrorKind::Protocol);
+        }
+    }
 }

@@ -59,6 +59,26 @@ impl Tries {
     }
 }
 
+/// Asks until there is an answer, or the rule or the deadline says that it is enough. `ask` begins with finding its node: that none
+/// is reached yet is a failure like others.
+pub(super) async fn until_answered<T, W>(
+    client: &Client,
+    key: RouteKey,
+    deadline: Instant,
+    ask: impl Fn(Tries) -> W,
+) -> Result<T, Error>
+where
+    W: Future<Output = Result<T, Error>>,
+{
+    let mut tries = Tries::new(key);
+    loop {
+        match ask(tries).await {
+            Ok(answer) => return Ok(answer),
+            Err(error) => tries.failed(client, error, deadline).await?,
+        }
+    }
+}
+
 /// Uniform bits, different in every process and call.
 fn random() -> u64 {
     std::hash::RandomState::new().build_hasher().finish()

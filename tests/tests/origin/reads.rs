@@ -52,7 +52,19 @@ async fn listing_equals_the_sorted_keys() {
     let world = world(limits()).await;
     let mut keys: Vec<String> = (0..2500).map(|n| format!("shards/{:02}/{:04}.tar", n % 7, n * 7919 % 2500)).collect();
     keys.extend(
-        ["a-b", "a/x", "a.b/y", "a0", "odd/a b+c.jpg", "odd/ü&<>\".jpg", "odd/tab\there", "shards.txt"].map(str::to_owned),
+        [
+            "a-b",
+            "a/x",
+            "a.b/y",
+            "a0",
+            "odd/a b+c.jpg",
+            "odd/ü&<>\".jpg",
+            "odd/tab\there",
+            "odd/\u{1}",
+            "odd/\u{1b}[31m",
+            "shards.txt",
+        ]
+        .map(str::to_owned),
     );
     for key in &keys {
         world.put(key, key.as_bytes());

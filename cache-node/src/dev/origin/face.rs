@@ -159,7 +159,7 @@ impl Shared {
             is_truncated: Some(more),
             next_continuation_token: last.filter(|_| more).map(|last| encode_token(&last)),
             continuation_token: input.continuation_token,
-            start_after: input.start_after,
+            start_after: input.start_after.as_deref().map(encode),
             encoding_type: input.encoding_type,
             contents: Some(contents),
             common_prefixes: Some(prefixes),

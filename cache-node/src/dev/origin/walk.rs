@@ -3,6 +3,8 @@
 
 use std::io;
 
+use framecache::object::KEY_BYTES_MAX;
+
 use super::folder::{Folder, Kind};
 
 pub(super) struct Walk<'a> {
@@ -74,8 +76,10 @@ impl<'a> Walk<'a> {
     fn wants(&self, key: &str) -> bool {
         let is_folder = key.ends_with('/');
         let prefixed = key.starts_with(self.prefix) || (is_folder && self.prefix.starts_with(key));
+        // S3 has no longer keys, and clients could not name them.
+        let is_key = key.len() <= KEY_BYTES_MAX;
         let follows = key > self.after.as_str() || (is_folder && self.after.starts_with(key));
-        prefixed && follows
+        is_key && prefixed && follows
     }
 }
 
@@ -109,6 +113,19 @@ mod tests {
                 assert_eq!(walked, want, "prefix {prefix:?} after {after:?}");
             }
         }
+    }
+
+    /// Promise: a path that is too long for a key is no key, and hides none.
+    #[test]
+    fn too_long_is_no_key() {
+        let root = tempfile::tempdir().expect("folder");
+        let deep = format!("d/{}", format!("{}/", "x".repeat(200)).repeat(5));
+        let (longest, over) = (format!("{deep}{}", "y".repeat(17)), format!("{deep}{}", "z".repeat(18)));
+        assert_eq!((longest.len(), over.len()), (1024, 1025));
+        let folder = make(root.path(), &["a", &longest, &over, &format!("{deep}{}/{}", "w".repeat(16), "v".repeat(9)), "e"]);
+        let mut walk = Walk::new(&folder, "", "").expect("walk");
+        let walked: Vec<_> = std::iter::from_fn(|| walk.next().expect("next")).collect();
+        assert_eq!(walked, ["a", longest.as_str(), "e"]);
     }
 
     /// Promise: skipping ahead leaves out exactly what lies before.
