@@ -48,9 +48,9 @@ pub struct Arguments {
     /// Disk for each node's cache, e.g. 4GiB; 0 for none.
     #[arg(long, default_value = "2GiB")]
     pub disk: String,
-    /// Memory that each node and its decoders may use.
-    #[arg(long, default_value = "3GiB")]
-    pub memory: String,
+    /// Memory that each node and its decoders may use; half of the host's among all, up to 8GiB each, if not given.
+    #[arg(long)]
+    pub memory: Option<String>,
     /// File that is written, as JSON, once every node answers.
     #[arg(long)]
     pub ready_file: Option<PathBuf>,
@@ -125,8 +125,11 @@ pub fn node_config(index: usize, origin: SocketAddr, cache: &Path, arguments: &A
     let data_dir = data_dir.to_str().with_context(|| {
         format!("the cache folder {} is not UTF-8, as a configuration must be: give another with --cache", cache.display())
     })?;
+    // What is seldom used whole: it lets the largest pictures in.
+    let share = Host::here().memory() / 2 / arguments.nodes.max(1) as u64;
+    let memory = arguments.memory.clone().unwrap_or_else(|| share.clamp(1 << 30, 8 << 30).to_string());
     let tables = serde_json::json!({
-        "node": {"id": format!("dev-{index}"), "data_dir": data_dir, "memory_limit": arguments.memory},
+        "node": {"id": format!("dev-{index}"), "data_dir": data_dir, "memory_limit": memory},
         "listen": {"quic": quic, "admin": admin},
         "cache": {"disk": arguments.disk},
         "bucket": [{

@@ -61,8 +61,11 @@ impl Rendition {
     /// Bytes that drawing takes for itself, beside the picture and the tensor: upper bound for any kind of samples.
     pub(super) fn scratch_bytes(&self, probe: &Probe) -> u64 {
         let (width, height) = self.geometry.source;
-        // Another mode, another orientation, premultiplied colour: each is a copy of the picture, of up to four bytes a pixel.
-        let converted = probe.has_alpha || probe.depth > 8 || (self.spec.mode == Mode::Gray && probe.channels > 1);
+        // Another mode, another orientation, premultiplied colour: each is a copy of the picture, of up to four bytes a pixel. Where
+        // only a rendition beside this one wants alpha or depth, what this one drops of it is less than what that one takes.
+        let ImageSpec { alpha, depth, mode, .. } = self.spec;
+        let deep = probe.depth > 8 && depth == Depth::Scale;
+        let converted = deep || (probe.has_alpha && alpha != Alpha::Drop) || (mode == Mode::Gray && probe.channels > 1);
         let copies = 2 * u64::from(converted) + u64::from(self.turn() > 1);
         let channels = if probe.channels == 1 && !probe.has_alpha { 1 } else { 4 };
         let resize = pixels::resize_scratch_bytes(width as usize, height as usize, channels, &self.plan()) as u64;

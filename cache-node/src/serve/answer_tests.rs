@@ -9,7 +9,6 @@ use framecache::wire::stream;
 use tokio::net::UdpSocket;
 
 use super::*;
-use crate::identity::Identity;
 use crate::telemetry::Registry;
 
 const LOOPBACK: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
@@ -18,9 +17,14 @@ const LOOPBACK: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCA
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn refusals_pass_pages() {
     let folder = tempfile::tempdir().expect("folder");
-    let identity = Identity::signed(&["127.0.0.1".into()], &folder.path().join("ca.pem")).expect("identity");
-    let ca = identity.ca.clone();
-    let config = crate::serve::quic::server_config(identity.server_tls().expect("tls")).expect("config");
+    let rcgen::CertifiedKey { cert, signing_key } =
+        rcgen::generate_simple_self_signed(["127.0.0.1".into()]).expect("certificate");
+    let ca = folder.path().join("ca.pem");
+    std::fs::write(&ca, cert.pem()).expect("write");
+    let key = rustls::pki_types::PrivateKeyDer::Pkcs8(signing_key.serialize_der().into());
+    let config = rustls::ServerConfig::builder_with_provider(tls::provider()).with_safe_default_protocol_versions().expect("tls");
+    let config = config.with_no_client_auth().with_single_cert(vec![cert.der().clone()], key).expect("key");
+    let config = crate::serve::quic::server_config(config).expect("config");
     let server = quic::endpoint(quic::bind(LOOPBACK).expect("bind"), Some(config)).expect("endpoint");
     let carries_back = Arc::new(AtomicBool::new(true));
     let path = between(server.local_addr().expect("address"), carries_back.clone()).await;

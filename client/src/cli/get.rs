@@ -8,6 +8,7 @@ use super::failure::Failure;
 use super::output::Output;
 use super::{npy, png, sheet};
 use crate::error::{Error, ErrorKind};
+use crate::frame::Layout;
 use crate::object::SPAN_BYTES;
 use crate::{Batch, Call, Client, ImageSpec, ObjectId, Pictures};
 
@@ -57,7 +58,7 @@ pub struct Arguments {
 pub enum Format {
     /// A PNG file.
     Png,
-    /// numpy's array file, uint8 [height, width, 3].
+    /// numpy's array file, uint8 [height, width, channels].
     Npy,
 }
 
@@ -110,11 +111,13 @@ impl Arguments {
         let (Some(head), Some(pixels)) = (pictures.head(0), pictures.pixels(0)) else {
             return Err(Error::new(ErrorKind::Protocol, "no picture came").about(id).into());
         };
-        let [height, width, channels] = head.shape;
+        if format == Format::Png && head.layout != Layout::Hwc {
+            return Err(Failure::usage("a PNG's channels come last: leave out layout=chw, or write to a .npy file"));
+        }
         let mut file = Vec::new();
         let encoded = match format {
-            Format::Png => png::write(&mut file, width, height, pixels),
-            Format::Npy => npy::write(&mut file, &[height as usize, width as usize, channels as usize], pixels),
+            Format::Png => png::write(&mut file, head.shape, pixels),
+            Format::Npy => npy::write(&mut file, &head.shape.map(|side| side as usize), pixels),
         };
         encoded.map_err(|error| Failure::usage(format!("cannot encode the picture: {error}")))?;
         output.write(&file)?;

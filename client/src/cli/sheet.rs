@@ -8,6 +8,7 @@ use super::failure::{Failure, tell};
 use super::get::{Arguments, decode};
 use super::output::Output;
 use super::png;
+use crate::frame::Layout;
 use crate::object::ObjectId;
 use crate::spec::Resize;
 use crate::{Call, Client, ImageSpec};
@@ -43,6 +44,9 @@ pub(super) async fn run(arguments: &Arguments, file: &Path, client: &Client, cal
     let spec = arguments.spec.clone();
     let spec =
         spec.unwrap_or(ImageSpec { resize: Resize::Short { side: TILE, max: None }, crop: Some(TILE), ..ImageSpec::default() });
+    if (spec.channels(), spec.layout) != (3, Layout::Hwc) {
+        return Err(Failure::usage("a sheet is of colour pictures: leave out mode, alpha=keep and layout"));
+    }
     let ids = objects(arguments, client, call).await?;
     if ids.is_empty() {
         return Err(Failure::usage(format!("no object under {}", arguments.uris.join(" "))));
@@ -162,7 +166,7 @@ impl Sheet {
 
 fn write(sheet: Sheet, mut output: Output) -> Result<(), Failure> {
     let mut file = Vec::new();
-    let encoded = png::write(&mut file, sheet.width as u32, sheet.height as u32, &sheet.pixels);
+    let encoded = png::write(&mut file, [sheet.height as u32, sheet.width as u32, 3], &sheet.pixels);
     encoded.map_err(|error| Failure::usage(format!("cannot encode the sheet: {error}")))?;
     output.write(&file)?;
     output.done()

@@ -12,7 +12,7 @@ use super::tries::Tries;
 use super::{Call, Client, Target};
 use crate::batch::Batch;
 use crate::error::{Error, ErrorKind};
-use crate::frame::TensorHead;
+use crate::frame::{Layout, TensorHead};
 use crate::object::{ObjectId, RouteKey, Version};
 use crate::spec::ImageSpec;
 use crate::wire::{BODY_BYTES_MAX, FrameAsk, FramesBody, ItemHead, Verb};
@@ -52,8 +52,8 @@ impl Client {
     /// Per slot: `NotFound`, `Denied`, `Undecodable`, `Unsupported`, `TooLarge`, `Changed`; and what could not be had before the
     /// deadline: `Busy`, `Timeout`, `Unavailable`. `Invalid` for a picture that does not fit an `out` buffer.
     pub async fn images(&self, ids: &[ObjectId], spec: &ImageSpec, batch: &Batch, call: &Call) -> Vec<Outcome> {
-        let (spec, size) = (spec.to_string(), spec.fixed_output());
-        let ask = Ask { client: self, ids, spec: &spec, size, batch, call, deadline: self.deadline(call) };
+        let text = spec.to_string();
+        let ask = Ask { client: self, ids, spec, text: &text, batch, call, deadline: self.deadline(call) };
         let mut outcomes: Vec<Option<Outcome>> = vec![None; ids.len()];
         let wants = (0..ids.len()).map(|index| Want { index, tries: Tries::new(RouteKey::picture(&ids[index])) });
         let mut steps: FuturesUnordered<BoxFuture<'_, Event>> = FuturesUnordered::new();
@@ -88,9 +88,9 @@ impl Client {
 struct Ask<'a> {
     client: &'a Client,
     ids: &'a [ObjectId],
-    spec: &'a str,
-    /// Width and height of every picture, where the spec says them.
-    size: Option<(u32, u32)>,
+    spec: &'a ImageSpec,
+    /// The spec as it is sent.
+    text: &'a str,
     batch: &'a Batch,
     call: &'a Call,
     deadline: Instant,
@@ -163,7 +163,7 @@ impl Ask<'_> {
             uri: self.ids[want.index].to_string(),
             version: String::new(),
         };
-        let body = FramesBody { specs: vec![self.spec.to_owned()], items: wants.iter().map(item).collect() };
+        let body = FramesBody { specs: vec![self.text.to_owned()], items: wants.iter().map(item).collect() };
         let mut reply = self.client.ask(target, Verb::Frames, &body, "", self.call, self.deadline).await?;
         while !answers.open.is_empty() {
             let Some(item) = reply.next().await? else { break };
@@ -190,7 +190,7 @@ impl Ask<'_> {
         }
         let head = item.tensor.ok_or_else(|| protocol("a picture without shape"));
         let head = head.and_then(|tensor| TensorHead::try_from(tensor).map_err(|e| protocol(&e.to_string())));
-        let head = head.and_then(|head| of_spec(head, self.size));
+        let head = head.and_then(|head| of_spec(head, self.spec));
         let version = Version::new(&item.version).map_err(|e| protocol(&e.to_string()));
         let (head, version) = match (head, version) {
             (Ok(head), Ok(version)) if head.bytes() == u64::from(item.payload_bytes) => (head, version),
@@ -242,10 +242,14 @@ fn ask_bytes(id: &ObjectId) -> usize {
     2 * id.key().len() + id.bucket().len() + id.member().map_or(0, str::len) + 64
 }
 
-/// The head, if the spec can have made it. What is received is handed on as height, width and three channels.
-fn of_spec(head: TensorHead, size: Option<(u32, u32)>) -> Result<TensorHead, Error> {
-    let [height, width, channels] = head.shape;
-    match channels == 3 && size.is_none_or(|size| size == (width, height)) {
+/// The head, if the spec can have made it.
+fn of_spec(head: TensorHead, spec: &ImageSpec) -> Result<TensorHead, Error> {
+    let channels = match head.layout {
+        Layout::Hwc => head.shape[2],
+        Layout::Chw => head.shape[0],
+    };
+    let made = (head.layout, channels) == (spec.layout, spec.channels());
+    match made && spec.fixed_shape().is_none_or(|shape| shape == head.shape) {
         true => Ok(head),
         false => Err(protocol(&format!("a picture of shape {:?}, which the spec does not give", head.shape))),
     }
@@ -274,7 +278,7 @@ fn protocol(message: &str) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::frame::{Dtype, Layout};
+    use crate::frame::Dtype;
     use crate::wire::codec;
 
     /// Promise: whatever the addresses, each request can be sent, and each picture is in one.
@@ -308,11 +312,21 @@ mod tests {
     /// Promise: pixels that the spec cannot have made are a broken node's, and are not handed on.
     #[test]
     fn pictures_are_of_the_spec() {
-        let head =
-            |shape| TensorHead { shape, dtype: Dtype::U8, layout: Layout::Hwc, source: (1, 1), orientation: 1, pts_seconds: 0.0 };
-        assert!(of_spec(head([2, 4, 3]), Some((4, 2))).is_ok() && of_spec(head([2, 4, 3]), None).is_ok());
-        for (shape, size) in [([4, 2, 3], Some((4, 2))), ([2, 4, 1], None), ([2, 4, 4], Some((4, 2)))] {
-            assert_eq!(of_spec(head(shape), size).expect_err("not of it").kind, ErrorKind::Protocol);
+        let of = |shape, text: &str| {
+            let layout = Layout::Hwc;
+            let head = TensorHead { shape, dtype: Dtype::U8, layout, source: (1, 1), orientation: 1, pts_seconds: 0.0 };
+            of_spec(head, &text.parse().expect("spec")).map(drop).map_err(|error| error.kind)
+        };
+        for (shape, spec) in [([2, 4, 3], "image?size=4x2"), ([2, 4, 3], "image"), ([2, 4, 1], "image?mode=gray")] {
+            assert_eq!(of(shape, spec), Ok(()), "{spec}");
+        }
+        for (shape, spec) in [
+            ([4, 2, 3], "image?size=4x2"),
+            ([2, 4, 1], "image"),
+            ([2, 4, 3], "image?alpha=keep"),
+            ([3, 2, 4], "image?layout=chw"),
+        ] {
+            assert_eq!(of(shape, spec), Err(ErrorKind::Protocol), "{spec}");
         }
     }
 }

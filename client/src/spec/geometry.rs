@@ -158,7 +158,7 @@ mod tests {
         text.parse::<ImageSpec>().expect("spec").geometry(width, height).expect("geometry")
     }
 
-    /// Promise: sizes and offsets are torchvision's. Values from torchvision 0.26: `Resize(256)`, `Resize(256, max_size=300)`, `CenterCrop`.
+    /// Promise: sizes and offsets are those of torchvision 0.26: `Resize(256)`, `Resize(256, max_size=300)`, `CenterCrop`.
     #[test]
     fn geometry_is_torchvisions() {
         let g = of("image?short=256&crop=224", 500, 375);

@@ -16,8 +16,9 @@ pub struct PoolSettings {
     pub worker_memory: u64,
     /// Wall-clock time that one job may take in a worker; what passes it is retried, not judged. Default: 30 s.
     pub deadline: Duration,
-    /// Most CPU seconds that one job may take, small ones less; what passes them is judged. Well below `deadline`, or a spinning decoder would always be
-    /// taken for a stopped one. Default: 15; at 179 megapixels a smooth picture took 2 (measured, 4:4:4), a dense one takes some more.
+    /// Most CPU seconds that one job may take, small ones less; what passes them is judged. Well below `deadline`, or a spinning decoder
+    /// would always be taken for a stopped one. Default: 15; at 179 megapixels a smooth picture took 2 (measured, 4:4:4), a dense one
+    /// takes some more.
     pub cpu_seconds: u64,
     /// Most pixels of a picture, and of a rendition. Default: [`PIXELS_MAX`].
     pub pixels_max: u64,
