@@ -16,7 +16,7 @@ use framecache::View;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use crate::config::{Config, Host, environment};
+use crate::config::{Config, Host, Size, environment};
 use crate::identity::Identity;
 use crate::node::{Node, Setup};
 use crate::serve_command::{ended, local_names};
@@ -125,13 +125,17 @@ pub fn node_config(index: usize, origin: SocketAddr, cache: &Path, arguments: &A
     let data_dir = data_dir.to_str().with_context(|| {
         format!("the cache folder {} is not UTF-8, as a configuration must be: give another with --cache", cache.display())
     })?;
-    // What is seldom used whole: it lets the largest pictures in.
-    let share = Host::here().memory() / 2 / arguments.nodes.max(1) as u64;
-    let memory = arguments.memory.clone().unwrap_or_else(|| share.clamp(1 << 30, 8 << 30).to_string());
+    // A limit that is seldom reached: it lets the largest pictures in, as do RAM tiers of an eighth.
+    let share = (Host::here().memory() / 2 / arguments.nodes.max(1) as u64).clamp(1 << 30, 8 << 30);
+    let memory = match &arguments.memory {
+        None => share,
+        Some(text) => Size::parse(text).with_context(|| format!("--memory is {text:?}: want a size such as 3GiB"))?.0,
+    };
+    let (memory, ram) = (memory.to_string(), (memory / 8).to_string());
     let tables = serde_json::json!({
         "node": {"id": format!("dev-{index}"), "data_dir": data_dir, "memory_limit": memory},
         "listen": {"quic": quic, "admin": admin},
-        "cache": {"disk": arguments.disk},
+        "cache": {"disk": arguments.disk, "raw_ram": ram, "decoded_ram": ram},
         "bucket": [{
             "name": arguments.bucket, "endpoint": format!("http://{origin}"), "region": "us-east-1", "path_style": true,
             "credentials": "anonymous", "freshness": "immutable",

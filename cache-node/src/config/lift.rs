@@ -149,7 +149,7 @@ impl Lift<'_> {
 
     fn decode(&mut self, raw: RawDecode) -> Result<Decode, ConfigError> {
         let RawDecode { workers, worker_memory, deadline_ms, pixels_max, engines } = raw;
-        let worker_memory = worker_memory.unwrap_or(1 << 30);
+        let worker_memory = worker_memory.unwrap_or(3 << 30);
         if worker_memory < WORKER_MEMORY_MIN {
             return Err(self.wrong("decode.worker_memory", &Size(worker_memory).to_string(), "give at least 64MiB"));
         }

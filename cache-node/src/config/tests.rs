@@ -28,7 +28,7 @@ fn defaults_are_sane() {
     assert_eq!((config.cache.raw_ram, config.cache.decoded_ram), (4 << 30, 4 << 30));
     assert_eq!((config.cache.disk, config.cache.admission), (None, Admission::Keep));
     assert_eq!(config.decode.workers, 8);
-    assert_eq!((config.decode.worker_memory, config.decode.pixels_max), (1 << 30, 178_956_970));
+    assert_eq!((config.decode.worker_memory, config.decode.pixels_max), (3 << 30, 178_956_970));
     assert_eq!(config.decode.deadline, Duration::from_secs(30));
     assert_eq!(config.listen.quic.to_string(), "127.0.0.1:4433");
     assert_eq!(config.listen.admin.to_string(), "127.0.0.1:9433");
