@@ -33,7 +33,7 @@ class Image:
         layout: Literal["hwc", "chw"] = "hwc",
         orientation: Literal["ignore", "apply"] = "ignore",
         truncated: Literal["error", "pad"] = "error",
-        profile: Literal["exact", "fast"] = "exact",
+        profile: Literal["exact"] = "exact",
     ) -> Self: ...
     @classmethod
     def parse(cls, text: str) -> Image: ...
