@@ -31,6 +31,7 @@ use crate::cache::{Entry, EntryKey, Freshness, Head, Heads, Store, pages};
 use crate::decode::{DecodeError, Decoder, Limits, SourceError};
 use crate::origin::{Origin, OriginError};
 use flight::{Flights, Grounded};
+pub use frames::Specs;
 use frames::{Unit, UnitResult};
 use raw::{Fill, FillResult};
 

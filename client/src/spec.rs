@@ -80,19 +80,22 @@ pub enum Profile {
     /// The bytes of Pillow 13's `open(f).convert("RGB")`, and its resize.
     #[default]
     Exact,
+    /// As close as is cheap: a JPEG may be decoded at a half, a quarter or an eighth, with libjpeg's quick transforms. Others are exact.
+    Fast,
 }
 
 impl Profile {
     /// Moves when any pixel of this profile may move.
     pub const fn version(self) -> u32 {
         match self {
-            Profile::Exact => 1,
+            Profile::Exact | Profile::Fast => 1,
         }
     }
 
     const fn name(self) -> &'static str {
         match self {
             Profile::Exact => "exact",
+            Profile::Fast => "fast",
         }
     }
 }

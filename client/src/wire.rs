@@ -273,6 +273,21 @@ impl Trace {
 /// A later addition to a fixed message: number and bytes. Unknown numbers are passed over.
 pub type Ext = Vec<(u16, Vec<u8>)>;
 
+/// The numbers of additions to an [`ItemHead`].
+pub mod ext {
+    /// For `Stat`: Pillow's `Image.mode` of the picture, as text.
+    pub const MODE: u16 = 1;
+    /// For `Stat`: number of frames or pages, as a little-endian `u32`; absent where only decoding would tell.
+    pub const FRAMES: u16 = 2;
+}
+
+impl ItemHead {
+    /// The bytes of an addition, if there is one of that number.
+    pub fn addition(&self, number: u16) -> Option<&[u8]> {
+        self.ext.iter().find(|(found, _)| *found == number).map(|(_, bytes)| &bytes[..])
+    }
+}
+
 /// What every request begins with.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Archive, Serialize, Deserialize)]
 pub struct Header {

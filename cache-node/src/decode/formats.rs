@@ -45,6 +45,8 @@ pub(super) struct Wants {
     pub(super) deep: bool,
     /// Of a cut or broken JPEG, what can be decoded; the rest gray.
     pub(super) truncated_pad: bool,
+    /// A JPEG by the cheap transforms, scaled down by two to this power, 3 at most. Its samples then are of that size.
+    pub(super) quick: Option<u8>,
 }
 
 /// How samples lie.

@@ -1,6 +1,6 @@
 //! One picture: decoded once, then every rendition that was asked for. Runs inside a worker.
 
-use framecache::spec::{Alpha, Depth, Mode, Truncated};
+use framecache::spec::{Alpha, Depth, Mode, Profile, Truncated};
 
 use super::Probe;
 use super::formats::{self, Failure, Input, Samples, Wants};
@@ -20,7 +20,9 @@ pub(super) fn draw(input: &mut dyn Input, probe: &Probe, room: &mut [u8], drawin
     frames.dedup();
     let wants = wants(drawings)?;
     let mut sink = |frame, samples: Samples<'_>| {
-        if (samples.width, samples.height) != (probe.width, probe.height) {
+        let shift = wants.quick.unwrap_or(0);
+        let scaled = (probe.width.div_ceil(1 << shift), probe.height.div_ceil(1 << shift));
+        if ![(probe.width, probe.height), scaled].contains(&(samples.width, samples.height)) {
             let (width, height) = (samples.width, samples.height);
             return Err(Failure::Unsupported(format!(
                 "frame {frame} is {width}x{height}, the first {}x{}",
@@ -42,7 +44,13 @@ fn wants(drawings: &[Drawing<'_>]) -> Result<Wants, Failure> {
     if any(&pads) && any(&|rendition| !pads(rendition)) {
         return Err(Failure::Unsupported("one decode that pads a cut picture and refuses it".into()));
     }
+    let quick = |rendition: &Rendition| rendition.spec.profile == Profile::Fast;
+    if any(&quick) && any(&|rendition| !quick(rendition)) {
+        return Err(Failure::Unsupported("one decode by two profiles".into()));
+    }
+    let shift = drawings.iter().map(|drawing| drawing.rendition.shift()).min();
     Ok(Wants {
+        quick: shift.filter(|_| any(&quick)),
         alpha: any(&|rendition| {
             rendition.spec.mode == Mode::Rgb && rendition.spec.alpha != Alpha::Drop
                 || matches!(rendition.spec.alpha, Alpha::Over(_))

@@ -105,6 +105,14 @@ impl Rendition {
         }
     }
 
+    /// By what power of two the picture may be scaled down before it is resized: so that it is resized down, never up.
+    pub(super) fn shift(&self) -> u8 {
+        let (width, height) = self.geometry.region.map_or(self.geometry.source, |r| (r.width as u32, r.height as u32));
+        let (to_width, to_height) = self.geometry.resized;
+        let fits = |shift: &u8| self.spec.resize != Resize::Keep && width >> shift >= to_width && height >> shift >= to_height;
+        (1..=3).rev().find(fits).unwrap_or(0)
+    }
+
     /// Whether the tensor is the window as it is drawn, but for the number of channels and a flip.
     fn is_drawn_in_place(&self) -> bool {
         self.spec.layout == Layout::Hwc && self.geometry.tiles == (1, 1) && self.spec.alpha != Alpha::Keep
@@ -136,6 +144,9 @@ impl Rendition {
 
     fn scale(&self, source: &Source<'_>, out: &mut [u8]) {
         let plan = self.plan();
+        if (source.width as u32, source.height as u32) != self.geometry.source {
+            return pixels::resize(source, &self.scaled(plan, source), out);
+        }
         let part = self.geometry.region.unwrap_or(Window { x: 0, y: 0, width: source.width, height: source.height });
         // Pillow resizes colour with alpha premultiplied, which loses some of it even where the size stays; but a picture that is
         // neither cut nor resized is copied.
@@ -155,6 +166,14 @@ impl Rendition {
                 unmultiply(out);
             }
         }
+    }
+
+    /// The plan for a picture that was scaled down while it was decoded.
+    fn scaled(&self, plan: Plan, source: &Source<'_>) -> Plan {
+        let (width, height) = (source.width as f32, source.height as f32);
+        let (across, down) = (width / self.geometry.source.0 as f32, height / self.geometry.source.1 as f32);
+        let inside = |[x0, y0, x1, y1]: [f32; 4]| [x0 * across, y0 * down, (x1 * across).min(width), (y1 * down).min(height)];
+        Plan { region: plan.region.map(inside), ..plan }
     }
 
     fn plan(&self) -> Plan {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
 use framecache::object::PAGE_BYTES;
-use framecache::{ByteRange, DecodeSpec, ObjectId, Page, Version};
+use framecache::{ByteRange, DecodeSpec, ObjectId, Page, Tensor, Version};
 use tokio::time::{Instant, timeout_at};
 use tracing::Instrument;
 
@@ -32,11 +32,15 @@ const SWELL_MAX: u64 = 4;
 pub(super) struct Unit {
     id: ObjectId,
     version: Version,
-    spec: DecodeSpec,
+    /// In the order of their texts, each once.
+    specs: Specs,
 }
 
-/// What a unit gives.
-pub(super) type UnitResult = Result<Entry, ReadError>;
+/// Specs that were asked for together, of one picture: one decode serves them all.
+pub type Specs = Arc<[DecodeSpec]>;
+
+/// What a unit gives: for each spec, a picture or its own refusal.
+pub(super) type UnitResult = Result<Arc<[Result<Entry, ReadError>]>, ReadError>;
 
 impl Reader {
     /// The picture `id`, decoded by `spec`; of version `pin` if given, else of the current one.
@@ -48,6 +52,21 @@ impl Reader {
         self: &Arc<Self>,
         id: &ObjectId,
         spec: &DecodeSpec,
+        pin: Option<&Version>,
+        deadline: Instant,
+    ) -> Result<ServedFrame, ReadError> {
+        self.frame_beside(id, spec, &[spec.clone()].into(), pin, deadline).await
+    }
+
+    /// The same, where somebody asks for the others of `specs` too, of which `spec` is one.
+    ///
+    /// # Errors
+    /// As [`Reader::frame`]; a spec that cannot be made of the picture fails alone.
+    pub async fn frame_beside(
+        self: &Arc<Self>,
+        id: &ObjectId,
+        spec: &DecodeSpec,
+        specs: &Specs,
         pin: Option<&Version>,
         deadline: Instant,
     ) -> Result<ServedFrame, ReadError> {
@@ -71,7 +90,7 @@ impl Reader {
                     if known.is_none() {
                         reservation.shrink_to(0);
                     }
-                    inside(deadline, || self.decoded(id, spec, version.clone(), deadline)).await?
+                    inside(deadline, || self.decoded(id, spec, specs, version.clone(), deadline)).await?
                 }
             };
             expected = entry.body.bytes().len() as u64;
@@ -123,6 +142,7 @@ impl Reader {
         self: &Arc<Self>,
         id: &ObjectId,
         spec: &DecodeSpec,
+        specs: &Specs,
         version: Option<Version>,
         deadline: Instant,
     ) -> Result<Entry, ReadError> {
@@ -136,7 +156,7 @@ impl Reader {
                 return Ok(entry);
             }
         }
-        let unit = Unit { id: id.clone(), version: head.version.clone(), spec: spec.clone() };
+        let unit = Unit { id: id.clone(), version: head.version.clone(), specs: specs.clone() };
         let asked = self.units.now();
         loop {
             let (reader, own, head) = (self.clone(), unit.clone(), head.clone());
@@ -144,36 +164,62 @@ impl Reader {
             let (answer, number) = landed(timeout_at(deadline, flight).await, "a decode")?;
             // The time of a unit that was under way before this call asked is not this call's.
             if number >= asked || !matches!(answer, Err(ReadError::Deadline)) {
-                return answer.map_err(|error| in_time(error, "the decoder"));
+                let place = specs.iter().position(|one| one == spec);
+                let made =
+                    answer.and_then(|made| place.and_then(|place| made.get(place).cloned()).unwrap_or_else(|| Err(lost())));
+                return made.map_err(|error| in_time(error, "the decoder"));
             }
         }
     }
 
-    /// One decode, on the node's task set.
+    /// One decode, on the node's task set: of the specs that are not held yet.
     async fn decode(self: Arc<Self>, unit: Unit, head: Head) -> UnitResult {
-        let Unit { id, version, spec } = unit;
+        let Unit { id, version, specs } = unit;
         let deadline = Instant::now() + FLIGHT_MAX;
         // Another flight may have landed between the look-up and this one's start.
-        if let Some(entry) = self.store.get_ram(&frames::key(&id, 0, &spec), Some(&version)) {
-            return Ok(entry);
+        let held = |spec: &DecodeSpec| self.store.get_ram(&frames::key(&id, 0, spec), Some(&version));
+        let held: Vec<Option<Entry>> = specs.iter().map(held).collect();
+        let lacking: Vec<DecodeSpec> =
+            specs.iter().zip(&held).filter(|(_, held)| held.is_none()).map(|(spec, _)| spec.clone()).collect();
+        let mut drawn = match lacking.is_empty() {
+            true => Vec::new(),
+            false => self.draw(&id, &head, lacking, deadline).await?,
         }
-        let probe = self.probe(&id, &head, deadline).await?;
-        let _reservation = self.budget.reserve(Level::Decode, probe.cost_bytes(std::slice::from_ref(&spec)), deadline).await?;
+        .into_iter();
+        Ok(held.into_iter().map(|held| held.map(Ok).or_else(|| drawn.next()).unwrap_or_else(|| Err(lost()))).collect())
+    }
+
+    /// Decodes once, and keeps what each of `specs` gives.
+    async fn draw(
+        self: &Arc<Self>,
+        id: &ObjectId,
+        head: &Head,
+        specs: Vec<DecodeSpec>,
+        deadline: Instant,
+    ) -> Result<Vec<Result<Entry, ReadError>>, ReadError> {
+        let probe = self.probe(id, head, deadline).await?;
+        let _reservation = self.budget.reserve(Level::Decode, probe.cost_bytes(&specs), deadline).await?;
         self.counts.units.fetch_add(1, Ordering::Relaxed);
+        let version = head.version.clone();
         let source = Arc::new(Compressed { reader: self.clone(), id: id.clone(), version: version.clone(), deadline });
-        let job = DecodeJob { id: id.clone(), version, frame: 0, size: head.size, source, specs: vec![spec.clone()] };
-        let span = tracing::info_span!("decode", bucket = id.bucket(), key = id.key(), spec = %spec);
-        let mut tensors = self.decoder.decode(job, deadline).instrument(span).await?;
-        let lost = || ReadError::Unavailable("a decoder gave nothing".into());
-        let tensor = tensors.pop().ok_or_else(lost)??;
-        let swells = tensor.head.bytes() > head.size.saturating_mul(SWELL_MAX);
-        let entry = frames::entry(head.clone(), tensor).ok_or_else(lost)?;
-        let hint = if swells { InsertHint::RamOnly } else { InsertHint::Normal };
-        self.store.insert(frames::key(&id, 0, &spec), entry.clone(), hint);
+        let job = DecodeJob { id: id.clone(), version, frame: 0, size: head.size, source, specs: specs.clone() };
+        let span = tracing::info_span!("decode", bucket = id.bucket(), key = id.key(), specs = specs.len());
+        let tensors = self.decoder.decode(job, deadline).instrument(span).await?;
+        let mut swells = false;
+        let keep = |(spec, tensor): (&DecodeSpec, Result<Tensor, DecodeError>)| {
+            let tensor = tensor?;
+            let large = tensor.head.bytes() > head.size.saturating_mul(SWELL_MAX);
+            swells |= large;
+            let entry = frames::entry(head.clone(), tensor).ok_or_else(lost)?;
+            let hint = if large { InsertHint::RamOnly } else { InsertHint::Normal };
+            self.store.insert(frames::key(id, 0, spec), entry.clone(), hint);
+            Ok(entry)
+        };
+        let entries = specs.iter().zip(tensors).map(keep).collect();
         if swells {
-            self.keep_compressed(&id, &head);
+            self.keep_compressed(id, head);
         }
-        Ok(entry)
+        Ok(entries)
     }
 
     /// Offers the compressed bytes, which a decode left in RAM, to the disk.
@@ -247,6 +293,10 @@ impl Source for Compressed {
     async fn read(&self, range: ByteRange) -> Result<Bytes, SourceError> {
         self.reader.compressed(&self.id, &self.version, range, self.deadline).await.map_err(SourceError::new)
     }
+}
+
+fn lost() -> ReadError {
+    ReadError::Unavailable("a decoder gave nothing".into())
 }
 
 fn served(entry: Entry, reservation: crate::budget::Reservation) -> Result<ServedFrame, ReadError> {

@@ -1,16 +1,18 @@
 //! What each verb does: the body in, authorisation, the reader, items out.
 
+use std::collections::HashMap;
 use std::io::ErrorKind;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use framecache::object::{KEY_BYTES_MAX, PAGE_BYTES};
+use framecache::spec::{Profile, Truncated};
 use framecache::wire::codec::{self, Message};
 use framecache::wire::stream::{self, StreamError};
 use framecache::wire::{
-    ExplainBody, ExplainPayload, FrameAsk, FramesBody, ItemHead, LIST_ITEMS_MAX, ListBody, ListPayload, ListRow, ObjectsBody,
-    ReadBody, StatPayload, Status, Verb, ViewBody, code,
+    ExplainBody, ExplainPayload, Ext, FrameAsk, FramesBody, ItemHead, LIST_ITEMS_MAX, ListBody, ListPayload, ListRow,
+    ObjectsBody, ReadBody, StatPayload, Status, Verb, ViewBody, code, ext,
 };
 use framecache::{ByteRange, DecodeSpec, ObjectId, Page, Version};
 use futures::{StreamExt, stream as streams};
@@ -25,7 +27,7 @@ use super::{Request, Service, explain};
 use crate::auth::{Action, Verdict};
 use crate::budget::Reservation;
 use crate::cache::Head;
-use crate::read::{ReadError, ServedFrame};
+use crate::read::{ReadError, ServedFrame, Specs};
 
 /// Longest wait for a request's body, once its header is here.
 const BODY_MAX: Duration = Duration::from_secs(10);
@@ -224,11 +226,12 @@ async fn send_pages(read: Admitted, answer: &mut Answer, service: &Arc<Service>,
 async fn frames(body: FramesBody, answer: &mut Answer, service: &Arc<Service>, request: &Request) -> Result<(), Gone> {
     let specs: Vec<Result<DecodeSpec, String>> =
         body.specs.iter().map(|text| text.parse().map_err(|e: framecache::spec::SpecError| e.to_string())).collect();
+    let together = together(&body.items, &specs);
     let mut ready = streams::iter(body.items)
         .map(|ask| {
-            let specs = &specs;
+            let (specs, together) = (&specs, &together);
             async move {
-                let frame = frame(&ask, specs, service, request).await;
+                let frame = frame(&ask, specs, together, service, request).await;
                 (ask, frame)
             }
         })
@@ -258,9 +261,50 @@ async fn frames(body: FramesBody, answer: &mut Answer, service: &Arc<Service>, r
     Ok(())
 }
 
+/// What one decode can serve together: the specs of one picture, but for those that take a cut picture otherwise, or are of another
+/// profile.
+#[derive(PartialEq, Eq, Hash)]
+struct Picture {
+    uri: String,
+    version: String,
+    truncated: Truncated,
+    profile: Profile,
+}
+
+impl Picture {
+    fn of(ask: &FrameAsk, spec: &DecodeSpec) -> Self {
+        let (truncated, profile) = match spec {
+            DecodeSpec::Image(image) => (image.truncated, image.profile),
+            _ => Default::default(),
+        };
+        Self { uri: ask.uri.clone(), version: ask.version.clone(), truncated, profile }
+    }
+}
+
+/// The pictures of which several specs are asked for, with them.
+fn together(asks: &[FrameAsk], specs: &[Result<DecodeSpec, String>]) -> HashMap<Picture, Specs> {
+    if specs.len() < 2 {
+        return HashMap::new();
+    }
+    let mut pictures: HashMap<Picture, Vec<DecodeSpec>> = HashMap::new();
+    for ask in asks {
+        if let Some(Ok(spec)) = specs.get(usize::from(ask.spec)) {
+            pictures.entry(Picture::of(ask, spec)).or_default().push(spec.clone());
+        }
+    }
+    let ordered = |mut specs: Vec<DecodeSpec>| {
+        specs.sort_by_cached_key(DecodeSpec::to_string);
+        specs.dedup();
+        specs
+    };
+    let several = pictures.into_iter().map(|(picture, specs)| (picture, ordered(specs))).filter(|(_, specs)| specs.len() > 1);
+    several.map(|(picture, specs)| (picture, specs.into())).collect()
+}
+
 async fn frame(
     ask: &FrameAsk,
     specs: &[Result<DecodeSpec, String>],
+    together: &HashMap<Picture, Specs>,
     service: &Arc<Service>,
     request: &Request,
 ) -> Result<ServedFrame, ItemHead> {
@@ -271,7 +315,11 @@ async fn frame(
         None => return Err(failure(Status::Malformed, "no such spec")),
     };
     let pin = pin(&ask.version)?;
-    service.reader.frame(&id, spec, pin.as_ref(), request.deadline).await.map_err(|error| read_failure(&error))
+    let served = match together.get(&Picture::of(ask, spec)) {
+        Some(specs) => service.reader.frame_beside(&id, spec, specs, pin.as_ref(), request.deadline).await,
+        None => service.reader.frame(&id, spec, pin.as_ref(), request.deadline).await,
+    };
+    served.map_err(|error| read_failure(&error))
 }
 
 async fn stat(body: ObjectsBody, answer: &mut Answer, service: &Arc<Service>, request: &Request) -> Result<(), Gone> {
@@ -279,13 +327,14 @@ async fn stat(body: ObjectsBody, answer: &mut Answer, service: &Arc<Service>, re
         let facts = async {
             let id = permitted(uri, Action::Read, service, request)?;
             let head = service.reader.head(&id, Page::new(0), request.deadline).await.map_err(|e| read_failure(&e))?;
-            let media = media(&id, &head, service, request).await?;
-            Ok((head, encode(&media).map_err(|(status, why)| failure(status, why))?))
+            let (media, ext) = media(&id, &head, service, request).await?;
+            Ok((head, encode(&media).map_err(|(status, why)| failure(status, why))?, ext))
         };
         let (head, payload) = match facts.await {
-            Ok((head, message)) => {
+            Ok((head, message, ext)) => {
                 let version = head.version.as_str().to_owned();
-                (ItemHead { size: head.size, version, ..ItemHead::default() }, Bytes::from(message).slice(codec::PREFIX_BYTES..))
+                let item = ItemHead { size: head.size, version, ext, ..ItemHead::default() };
+                (item, Bytes::from(message).slice(codec::PREFIX_BYTES..))
             }
             Err(head) => (head, Bytes::new()),
         };
@@ -294,21 +343,26 @@ async fn stat(body: ObjectsBody, answer: &mut Answer, service: &Arc<Service>, re
     Ok(())
 }
 
-/// What the picture is; no picture is no error here.
-async fn media(id: &ObjectId, head: &Head, service: &Arc<Service>, request: &Request) -> Result<StatPayload, ItemHead> {
-    match service.reader.probe(id, head, request.deadline).await {
-        Ok(probe) => Ok(StatPayload {
-            format: probe.format.to_string(),
-            width: probe.width,
-            height: probe.height,
-            orientation: probe.orientation,
-            decode_bytes: probe.cost_bytes(&[]),
-        }),
+/// What the picture is, from its first bytes; no picture is no error here.
+async fn media(id: &ObjectId, head: &Head, service: &Arc<Service>, request: &Request) -> Result<(StatPayload, Ext), ItemHead> {
+    let probe = match service.reader.probe(id, head, request.deadline).await {
+        Ok(probe) => probe,
         Err(ReadError::Undecodable(_) | ReadError::Unsupported(_) | ReadError::TooLarge(_)) => {
-            Ok(StatPayload { format: String::new(), width: 0, height: 0, orientation: 1, decode_bytes: 0 })
+            let none = StatPayload { format: String::new(), width: 0, height: 0, orientation: 1, decode_bytes: 0 };
+            return Ok((none, Ext::new()));
         }
-        Err(error) => Err(read_failure(&error)),
-    }
+        Err(error) => return Err(read_failure(&error)),
+    };
+    let media = StatPayload {
+        format: probe.format.to_string(),
+        width: probe.width,
+        height: probe.height,
+        orientation: probe.orientation,
+        decode_bytes: probe.cost_bytes(&[]),
+    };
+    let mut additions = vec![(ext::MODE, probe.mode.as_bytes().to_vec())];
+    additions.extend(probe.frames.map(|frames| (ext::FRAMES, frames.to_le_bytes().to_vec())));
+    Ok((media, additions))
 }
 
 async fn list(body: ListBody, service: &Arc<Service>, request: &Request) -> Result<Vec<u8>, (Status, String)> {

@@ -92,6 +92,10 @@ pub(crate) struct Stat {
     height: u32,
     /// EXIF orientation, 1 to 8.
     orientation: u8,
+    /// Pillow's ``Image.mode``, e.g. ``"RGB"``, ``"P"``, ``"I;16"``; empty if it is not a picture.
+    mode: String,
+    /// Frames or pages; ``None`` where only decoding would tell.
+    frames: Option<u32>,
     /// Bytes that decoding it takes.
     decode_bytes: u64,
 }
@@ -114,6 +118,8 @@ impl From<ObjectFacts> for Stat {
             width: media.width,
             height: media.height,
             orientation: media.orientation,
+            mode: facts.mode,
+            frames: facts.frames,
             decode_bytes: media.decode_bytes,
         }
     }

@@ -21,7 +21,7 @@ use crate::error;
 /// ``"hamming"``, ``"bicubic"``, ``"lanczos"``. ``mode`` is ``"rgb"`` or ``"gray"``. ``alpha`` is ``"drop"``, ``"keep"`` (a fourth channel)
 /// or a colour to lay it over, ``"over:ffffff"``. ``depth`` says how 16-bit gray becomes 8-bit: ``"pillow"`` clips, ``"scale"`` takes
 /// the high byte. ``layout`` is ``"hwc"`` or ``"chw"``. ``orientation="apply"`` turns the picture as its EXIF says.
-/// ``truncated="pad"`` fills a JPEG that ends early with gray.
+/// ``truncated="pad"`` fills a JPEG that ends early with gray. ``profile="fast"`` is close to the same pixels of a JPEG, sooner.
 ///
 /// Values are immutable, comparable and hashable.
 ///

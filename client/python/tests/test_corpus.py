@@ -110,3 +110,20 @@ def test_resized_pixels_are_pillows(rows_and_cluster):
                         wrong.append((row["file"], short, filter, found[row["file"]]))
     print(f"{checked} resized pictures compared")
     assert not wrong and checked >= len(good)
+
+
+def test_facts_are_pillows(rows_and_cluster):
+    """Format, mode, size and frames without decoding; what Pillow refuses for its header has none, and is no error."""
+    rows, cluster = rows_and_cluster
+    wrong = []
+    with cluster.client() as client:
+        for row in rows:
+            facts, want = client.stat(cluster.uri(row["file"])), row["expect"]
+            if not want["ok"]:
+                continue
+            told = (facts.width, facts.height, facts.mode, facts.frames)
+            known = (want["width"], want["height"], want.get("mode", facts.mode), facts.frames and want.get("frames", facts.frames))
+            form = {"MPO": "JPEG"}.get(want.get("format", "JPEG"), want.get("format", "JPEG"))
+            if told != known or facts.format.upper() != form:
+                wrong.append((row["file"], facts.format, told, known))
+    assert not wrong

@@ -69,6 +69,7 @@ def test_listed_addresses_name_their_objects(cluster, client):
 def test_objects_and_nodes_are_explained(cluster, client):
     facts = client.stat(cluster.uri("mix/0.jpg"))
     assert (facts.format, facts.width, facts.height, facts.orientation) == ("jpeg", 500, 375, 1)
+    assert (facts.mode, facts.frames) == ("RGB", 1)
     assert facts.size == (cluster.folder / "mix/0.jpg").stat().st_size and facts.version == client.read(cluster.uri("mix/0.jpg")).version
     said = client.explain(cluster.uri("mix/0.jpg"), fc.Image(short=64))
     assert said and all(isinstance(value, str) for value in said.values())

@@ -44,6 +44,7 @@ def pictures(tmp_path_factory):
                 settings = {"lossless": True}
             made.save(folder / name, **settings)
             names.append(name)
+    picture(1603, 1201, SEED).save(folder / "large.jpg", quality=92)
     cluster = start(folder, state)
     yield cluster, names
     stop(cluster)
@@ -176,3 +177,20 @@ def test_tiles_come_from_one_decode(pictures):
                 pytest.fail(f"{name}: {stacked.shape} is no grid of the picture")
             aspect = image.width / image.height
             assert abs(columns / rows - aspect) == min(abs(w / h - aspect) for w, h in shapes), name
+
+
+FAST = [{"short": 200}, {"short": 200, "crop": 180, "flip": True}, {"box": (301, 200, 900, 700), "size": (110, 80)}, {"max": 700}, {}, {"mode": "gray", "size": (64, 64)}]
+
+
+@pytest.mark.parametrize("settings", FAST, ids=str)
+def test_fast_is_close(pictures, settings):
+    """Profile `fast` gives the same shapes, and of a JPEG nearly the same pixels; of other formats the same."""
+    cluster, names = pictures
+    with cluster.client() as client:
+        for name in ["large.jpg", "0-rgb.png"]:
+            if name == "0-rgb.png" and ("box" in settings or "crop" in settings):
+                continue
+            exact, fast = (numpy.asarray(client.images([cluster.uri(name)], fc.Image(**settings, profile=profile))[0]) for profile in ("exact", "fast"))
+            assert exact.shape == fast.shape
+            off = numpy.abs(exact.astype(int) - fast.astype(int))
+            assert off.mean() < (4 if name == "large.jpg" else 1e-9), (name, off.mean())

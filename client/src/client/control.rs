@@ -10,6 +10,7 @@ use crate::pool::host_of;
 use crate::view::View;
 use crate::wire::{
     ExplainBody, ExplainPayload, ListBody, ListPayload, ListRow, NodeRow, ObjectsBody, StatPayload, Verb, ViewBody, ViewPayload,
+    ext,
 };
 
 /// One page of a listing.
@@ -41,6 +42,10 @@ pub struct ObjectFacts {
     pub size: u64,
     /// Format and size of the picture, if it is one.
     pub media: StatPayload,
+    /// Pillow's `Image.mode` of it; empty if it is no picture.
+    pub mode: String,
+    /// Frames or pages, where the first bytes tell.
+    pub frames: Option<u32>,
 }
 
 impl Client {
@@ -97,7 +102,9 @@ impl Client {
                 return Err(error.from_node(&target.id, tries.attempt));
             }
             let version = Version::new(&item.version).map_err(|e| protocol(e.to_string()))?;
-            Ok(ObjectFacts { version, size: item.size, media: reply.message(&item).await? })
+            let mode = item.addition(ext::MODE).map(String::from_utf8_lossy).unwrap_or_default().into_owned();
+            let frames = item.addition(ext::FRAMES).and_then(|bytes| bytes.try_into().ok()).map(u32::from_le_bytes);
+            Ok(ObjectFacts { version, size: item.size, media: reply.message(&item).await?, mode, frames })
         };
         until_answered(self, RouteKey::picture(id), deadline, ask).await.map_err(|error| error.about(id))
     }

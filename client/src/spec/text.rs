@@ -133,8 +133,7 @@ impl Given {
                 once(&mut self.orientation, "orientation", one_of("orientation", ORIENTATIONS, "ignore or apply", value)?)
             }
             "truncated" => once(&mut self.truncated, "truncated", one_of("truncated", TRUNCATED, "error or pad", value)?),
-            "profile" if value == "fast" => Err(SpecError::Unsupported("profile=fast".into())),
-            "profile" => once(&mut self.profile, "profile", one_of("profile", PROFILES, "exact", value)?),
+            "profile" => once(&mut self.profile, "profile", one_of("profile", PROFILES, "exact or fast", value)?),
             "dtype" => Err(SpecError::Unsupported(format!("{name}={}", clip(value)))),
             _ => Err(SpecError::Unknown(name.chars().take(40).collect())),
         }
@@ -267,7 +266,7 @@ const DEPTHS: &[(&str, Depth)] = &[("pillow", Depth::Pillow), ("scale", Depth::S
 const LAYOUTS: &[(&str, Layout)] = &[("hwc", Layout::Hwc), ("chw", Layout::Chw)];
 const ORIENTATIONS: &[(&str, Orientation)] = &[("ignore", Orientation::Ignore), ("apply", Orientation::Apply)];
 const TRUNCATED: &[(&str, Truncated)] = &[("error", Truncated::Error), ("pad", Truncated::Pad)];
-const PROFILES: &[(&str, Profile)] = &[("exact", Profile::Exact)];
+const PROFILES: &[(&str, Profile)] = &[("exact", Profile::Exact), ("fast", Profile::Fast)];
 
 fn wrong(name: &'static str, value: &str, want: &'static str) -> SpecError {
     SpecError::Value { name, value: clip(value), want }
@@ -303,8 +302,8 @@ mod tests {
             ("image?max=12&tiles=448&filter=lanczos", "image?tiles=448&max=12&filter=lanczos"),
             ("image?mode=rgb&alpha=drop&depth=pillow&layout=hwc&orientation=ignore&truncated=error", "image"),
             (
-                "image?profile=exact&truncated=pad&orientation=apply&layout=chw&depth=scale&alpha=over:FF0080&mode=gray",
-                "image?mode=gray&alpha=over:ff0080&depth=scale&layout=chw&orientation=apply&truncated=pad",
+                "image?profile=fast&truncated=pad&orientation=apply&layout=chw&depth=scale&alpha=over:FF0080&mode=gray",
+                "image?mode=gray&alpha=over:ff0080&depth=scale&layout=chw&orientation=apply&truncated=pad&profile=fast",
             ),
         ] {
             assert_eq!(image(text).to_string(), canonical);
@@ -312,6 +311,7 @@ mod tests {
         }
         let keyed = |text: &str| DecodeSpec::from(image(text)).keyed_text();
         assert_eq!(keyed("image?short=256"), "image?short=256#exact-1");
+        assert_eq!(keyed("image?profile=fast"), "image?profile=fast#fast-1");
     }
 
     /// Promise: a wrong spec is refused by name, before any work.
@@ -346,7 +346,7 @@ mod tests {
         ] {
             assert!(text.parse::<ImageSpec>().is_err(), "{text}");
         }
-        for text in ["video?frames=0", "image?depth=keep", "image?dtype=f16", "image?profile=fast"] {
+        for text in ["video?frames=0", "image?depth=keep", "image?dtype=f16"] {
             assert!(matches!(text.parse::<DecodeSpec>(), Err(SpecError::Unsupported(_))), "{text}");
         }
         let long = "image?".to_owned() + &"&short=1".repeat(1000);

@@ -1,9 +1,11 @@
 //! The whole path of a request over QUIC: client, node, origin and decoder, and back.
 
+use framecache::wire::{FrameAsk, FramesBody, Status, Verb};
 use framecache::{Batch, ByteRange, ErrorKind, Version};
 use framecache_tests::harness::{Cluster, Options, id};
 use framecache_tests::media::{self, PLAIN, PROGRESSIVE};
 use framecache_tests::model::stamped;
+use framecache_tests::wire::{self, End};
 
 const MIB: u64 = 1 << 20;
 
@@ -206,4 +208,38 @@ async fn changed_names_both_versions() {
     assert!(error.message.contains(old.as_str()) && error.message.contains(again.version.as_str()), "{error}");
     let whole = client.read(&id("k"), 0, None, &call).await.expect("whole");
     assert!(whole.bytes == stamped(2, 3 << 20));
+}
+
+/// Promise: specs of one picture that are asked for together cost one decode, give what each gives alone, and one that cannot be made
+/// fails alone.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_decode_serves_several_specs() {
+    let cluster = Cluster::start(1, Options::default()).await;
+    cluster.put("together.jpg", PLAIN.file);
+    cluster.put("alone.jpg", PLAIN.file);
+    let specs = ["image", "image?size=20x10", "image?short=8&crop=8&flip=h", "image?box=0,0,9000,9000"];
+    let item = |(index, _): (usize, &&str)| FrameAsk {
+        index: index as u32,
+        attempt: 0,
+        spec: index as u16,
+        uri: "s3://photos/together.jpg".into(),
+        version: String::new(),
+    };
+    let body = FramesBody { specs: specs.map(str::to_owned).to_vec(), items: specs.iter().enumerate().map(item).collect() };
+    let connection = cluster.connect(0, 1 << 20).await;
+    let (mut items, end) = wire::say(&connection, &wire::request(Verb::Frames as u16, "", &body)).await;
+    assert_eq!((items.len(), end), (specs.len(), End::Finished));
+    assert_eq!(cluster.metrics(0).await["framecache_units_total"], 1.0);
+    items.sort_by_key(|(head, _)| head.index);
+    let client = cluster.client();
+    for (spec, (head, pixels)) in specs[..3].iter().zip(&items) {
+        let batch = Batch::new(1, 1 << 20);
+        client.images(&[id("alone.jpg")], &spec.parse().expect("spec"), &batch, &Default::default()).await.remove(0).expect(spec);
+        let alone = batch.finish();
+        assert_eq!(head.tensor.map(|tensor| tensor.shape), alone.head(0).map(|head| head.shape), "{spec}");
+        assert_eq!(Some(&pixels[..]), alone.pixels(0), "{spec}");
+    }
+    assert_eq!(items[3].0.status, Status::Unsupported as u16, "{}", items[3].0.message);
+    client.close().await;
+    cluster.stop().await;
 }

@@ -15,8 +15,11 @@
 
 enum { DECODED = 0, TRUNCATED = 1, BROKEN = 2, SIZE_DIFFERS = 3, OUT_OF_MEMORY = 4 };
 
-/* PAD: a cut picture is gray from where its data ends. PLAIN: components are not converted, whatever they seem to be. */
-enum { PAD = 1, PLAIN = 2 };
+/*
+ * PAD: a cut picture is gray from where its data ends. PLAIN: components are not converted, whatever they seem to be. QUICK: the cheap
+ * transforms, and the picture scaled down by a power of two, which stands from SHIFT on.
+ */
+enum { PAD = 1, PLAIN = 2, QUICK = 4, SHIFT = 8 };
 
 /* Passes over `skip` bytes and gives the window after them; length 0 at the end. It stays valid until the next call. */
 typedef const unsigned char *(*more_fn)(void *context, uint64_t skip, size_t *length);
@@ -67,12 +70,12 @@ static void on_skip(j_decompress_ptr jpeg, long count) {
 }
 
 /*
- * Decodes into `pixels`, which holds width * height * layers bytes: layers 1 = gray, 3 = RGB, 4 = CMYK as stored. `rows` counts
- * those that are written; with PAD, a cut picture is gray from where its data ends. `message` holds JMSG_LENGTH_MAX (200)
+ * Decodes into `pixels`, which holds width * height * layers bytes: layers 1 = gray, 3 = RGB, 4 = CMYK as stored. `size` is the width
+ * and height that came out, less than the picture's with QUICK alone. `rows` counts those that are written; with PAD, a cut picture is gray from where its data ends. `message` holds JMSG_LENGTH_MAX (200)
  * bytes and is always a string.
  */
 int framecache_jpeg_decode(const unsigned char *first, size_t length, more_fn more, void *context, int layers, unsigned width,
-                           unsigned height, int flags, unsigned char *pixels, unsigned *rows, char *message) {
+                           unsigned height, int flags, unsigned char *pixels, unsigned *size, unsigned *rows, char *message) {
   struct jpeg_decompress_struct jpeg;
   struct errors errors;
   struct source source;
@@ -83,6 +86,8 @@ int framecache_jpeg_decode(const unsigned char *first, size_t length, more_fn mo
   memset(&source, 0, sizeof source);
   message[0] = 0;
   *rows = 0;
+  size[0] = width;
+  size[1] = height;
   jpeg.err = jpeg_std_error(&errors.public);
   errors.public.error_exit = on_error;
   errors.public.output_message = on_message;
@@ -115,13 +120,22 @@ int framecache_jpeg_decode(const unsigned char *first, size_t length, more_fn mo
     outcome = SIZE_DIFFERS;
     goto end;
   }
+  if (flags & QUICK) {
+    jpeg.dct_method = JDCT_IFAST;
+    jpeg.do_fancy_upsampling = FALSE;
+    jpeg.scale_num = 1;
+    jpeg.scale_denom = 1u << (flags >> SHIFT);
+  }
   if (!jpeg_start_decompress(&jpeg)) goto end; /* a progressive picture is read to its end here */
-  if (jpeg.output_width != width || jpeg.output_height != height || jpeg.output_components != layers) {
+  size[0] = jpeg.output_width;
+  size[1] = jpeg.output_height;
+  if (size[0] > width || size[1] > height || jpeg.output_components != layers ||
+      (!(flags & QUICK) && (size[0] != width || size[1] != height))) {
     outcome = SIZE_DIFFERS;
     goto end;
   }
   while (jpeg.output_scanline < jpeg.output_height) {
-    JSAMPROW row = pixels + (size_t)jpeg.output_scanline * width * (size_t)layers;
+    JSAMPROW row = pixels + (size_t)jpeg.output_scanline * size[0] * (size_t)layers;
     if (jpeg_read_scanlines(&jpeg, &row, 1) != 1) goto end;
     *rows = jpeg.output_scanline;
   }

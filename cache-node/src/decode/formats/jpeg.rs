@@ -5,15 +5,17 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 // Its archive holds the libjpeg API that jpeg.c calls; nothing of the crate itself is used.
 use turbojpeg_sys as _;
 
-use super::{Failure, Input, Kind, Order, Sink, broken, ink_to_light};
+use super::{Failure, Input, Kind, Order, Samples, Sink, broken, ink_to_light};
 
 /// Decodes the one frame: gray, or RGB.
 pub(super) fn decode(input: &mut dyn Input, order: &Order<'_>, room: &mut [u8], sink: Sink<'_>) -> Result<(), Failure> {
     let probe = order.probe;
     let bytes = probe.width as usize * probe.height as usize * usize::from(probe.channels);
     let samples = &mut room[..bytes];
-    let flags = if order.wants.truncated_pad { PAD } else { 0 };
-    let rows = decode_samples(input, (probe.width, probe.height), probe.channels, flags, samples)?;
+    let quick = order.wants.quick.map_or(0, |shift| QUICK | c_int::from(shift) << SHIFT);
+    let flags = quick | if order.wants.truncated_pad { PAD } else { 0 };
+    let Found { rows, width, height } = decode_samples(input, (probe.width, probe.height), probe.channels, flags, samples)?;
+    let samples = &mut samples[..width * height * usize::from(probe.channels)];
     let kind = match probe.channels {
         1 => Kind::Gray,
         3 => Kind::Rgb,
@@ -23,8 +25,9 @@ pub(super) fn decode(input: &mut dyn Input, order: &Order<'_>, room: &mut [u8], 
         }
     };
     // Only where padding is asked for are there fewer rows than the picture has.
-    samples[rows * probe.width as usize * kind.bytes()..].fill(GRAY);
-    order.give(0, kind, room, sink)
+    samples[rows * width * kind.bytes()..].fill(GRAY);
+    let pixels = &mut room[..width * height * kind.bytes()];
+    sink(0, Samples { pixels, width: width as u32, height: height as u32, kind })
 }
 
 /// What stands for pixels that could not be decoded: libjpeg's own, the middle of its range.
@@ -43,22 +46,30 @@ pub(super) fn decode_within(bytes: &[u8], size: (u32, u32), layers: u8, plain: b
     decode_samples(&mut &bytes[..], size, layers, if plain { PLAIN } else { 0 }, samples).map(drop)
 }
 
-/// Decodes into `samples`, which holds exactly `width * height * layers` bytes: gray, RGB, or CMYK as stored. Gives the rows that are
-/// there: all, unless [`PAD`] makes do with fewer.
+/// What came out.
+struct Found {
+    /// Those that are there: all, unless [`PAD`] makes do with fewer.
+    rows: usize,
+    /// As asked for, unless [`QUICK`] scaled it down.
+    width: usize,
+    height: usize,
+}
+
+/// Decodes into `samples`, which holds exactly `width * height * layers` bytes: gray, RGB, or CMYK as stored.
 fn decode_samples(
     input: &mut dyn Input,
     (width, height): (u32, u32),
     layers: u8,
     flags: c_int,
     samples: &mut [u8],
-) -> Result<usize, Failure> {
+) -> Result<Found, Failure> {
     assert_eq!(samples.len() as u64, u64::from(width) * u64::from(height) * u64::from(layers), "sample buffer fits the frame");
     let mut message = [0 as c_char; MESSAGE_BYTES];
-    let mut rows = 0;
+    let (mut rows, mut size) = (0, [width, height]);
     let (first, length) = (input.first().as_ptr(), input.first().len());
     let mut context = input;
     // SAFETY: `first` lives until the first call of `more`, after which C reads the window that call gave; `samples` has the size
-    // asserted above, which C checks against the frame it finds; `message` has JMSG_LENGTH_MAX bytes. C's longjmp passes over C
+    // asserted above, which C checks against the frame it finds; `size` has two numbers, `message` JMSG_LENGTH_MAX bytes. C's longjmp passes over C
     // frames only: `more` returns before any error is raised.
     let outcome = unsafe {
         framecache_jpeg_decode(
@@ -71,6 +82,7 @@ fn decode_samples(
             height,
             flags,
             samples.as_mut_ptr(),
+            size.as_mut_ptr(),
             &raw mut rows,
             message.as_mut_ptr(),
         )
@@ -78,8 +90,10 @@ fn decode_samples(
     // SAFETY: C wrote a terminated string of at most MESSAGE_BYTES.
     let said = || unsafe { CStr::from_ptr(message.as_ptr()) }.to_string_lossy().into_owned();
     match outcome {
-        DECODED => Ok(height as usize),
-        TRUNCATED | BROKEN if flags & PAD != 0 => Ok(rows as usize),
+        DECODED => Ok(Found { rows: size[1] as usize, width: size[0] as usize, height: size[1] as usize }),
+        TRUNCATED | BROKEN if flags & PAD != 0 => {
+            Ok(Found { rows: rows as usize, width: size[0] as usize, height: size[1] as usize })
+        }
         TRUNCATED => broken("truncated"),
         SIZE_DIFFERS => broken("frame differs from the header"),
         OUT_OF_MEMORY => Err(Failure::OutOfMemory),
@@ -107,6 +121,7 @@ unsafe extern "C" {
         height: c_uint,
         flags: c_int,
         pixels: *mut u8,
+        size: *mut c_uint,
         rows: *mut c_uint,
         message: *mut c_char,
     ) -> c_int;
@@ -115,6 +130,8 @@ unsafe extern "C" {
 // The flags in jpeg.c.
 const PAD: c_int = 1;
 const PLAIN: c_int = 2;
+const QUICK: c_int = 4;
+const SHIFT: c_int = 8;
 
 // The outcomes in jpeg.c.
 const DECODED: c_int = 0;
