@@ -121,8 +121,10 @@ def test_facts_are_pillows(rows_and_cluster):
             facts, want = client.stat(cluster.uri(row["file"])), row["expect"]
             if not want["ok"]:
                 continue
+            # Of several pictures behind one another in a JPEG the first is served.
+            frames = 1 if want.get("format") == "MPO" else want.get("frames", facts.frames)
             told = (facts.width, facts.height, facts.mode, facts.frames)
-            known = (want["width"], want["height"], want.get("mode", facts.mode), facts.frames and want.get("frames", facts.frames))
+            known = (want["width"], want["height"], want.get("mode", facts.mode), facts.frames and frames)
             form = {"MPO": "JPEG"}.get(want.get("format", "JPEG"), want.get("format", "JPEG"))
             if told != known or facts.format.upper() != form:
                 wrong.append((row["file"], facts.format, told, known))

@@ -69,8 +69,8 @@ fn decode_samples(
     let (first, length) = (input.first().as_ptr(), input.first().len());
     let mut context = input;
     // SAFETY: `first` lives until the first call of `more`, after which C reads the window that call gave; `samples` has the size
-    // asserted above, which C checks against the frame it finds; `size` has two numbers, `message` JMSG_LENGTH_MAX bytes. C's longjmp passes over C
-    // frames only: `more` returns before any error is raised.
+    // asserted above, which C checks against the frame it finds; `size` has two numbers, `message` JMSG_LENGTH_MAX bytes. C's
+    // longjmp passes over C frames only: `more` returns before any error is raised.
     let outcome = unsafe {
         framecache_jpeg_decode(
             first,
