@@ -2,7 +2,7 @@
 
 #![cfg(feature = "cli")]
 
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
@@ -100,8 +100,16 @@ fn interrupts_leave_nothing() {
     let (ca, file) = (ca.display().to_string(), file.display().to_string());
     let files = || std::fs::read_dir(folder.path()).expect("list").count();
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
-        let mut child =
-            command(&["get", "s3://abc/x", "-o", &file, "--ca", &ca, "--addr", "127.0.0.1:9"]).spawn().expect("start");
+        let mut get = command(&["get", "s3://abc/x", "-o", &file, "--ca", &ca, "--addr", "127.0.0.1:9"]);
+        // Whoever runs the tests may ignore signals (`nohup`, a shell's `&`), which a child inherits and this command respects.
+        // SAFETY: between fork and exec, a plain call that is safe there.
+        unsafe {
+            get.pre_exec(move || match libc::signal(signal, libc::SIG_DFL) {
+                libc::SIG_ERR => Err(std::io::Error::last_os_error()),
+                _ => Ok(()),
+            });
+        }
+        let mut child = get.spawn().expect("start");
         let deadline = Instant::now() + Duration::from_secs(20);
         while files() < 2 {
             assert!(Instant::now() < deadline && child.try_wait().expect("wait").is_none(), "no part of a file appears");
