@@ -17,6 +17,7 @@
 mod formats;
 mod image;
 mod in_process;
+mod orientation;
 mod probe;
 mod quarantine;
 mod rendition;

@@ -11,6 +11,7 @@ use framecache::spec::{Alpha, Depth, Geometry, ImageSpec, Mode, Orientation, Res
 use framecache::{DecodeSpec, TensorHead};
 
 use super::formats::{Kind, Samples};
+use super::orientation::{turn, turned_size};
 use super::{DecodeError, Limits, Probe};
 
 /// One rendition, its sizes worked out.
@@ -78,8 +79,16 @@ impl Rendition {
     pub(super) fn draw(&self, samples: &Samples<'_>, out: &mut [u8]) {
         assert_eq!(out.len(), self.bytes(), "rendition fits its place");
         let (picture, kind) = self.in_mode(samples);
-        let (width, height) = (samples.width as usize, samples.height as usize);
-        let (picture, width, height) = turned(picture, width, height, kind.bytes(), self.turn());
+        let stored = (samples.width as usize, samples.height as usize);
+        let (width, height) = turned_size(stored, self.turn());
+        let picture = match self.turn() {
+            2..=8 => {
+                let mut upright = vec![0; picture.len()];
+                turn(&picture, stored, kind.bytes(), self.turn(), &mut upright);
+                upright.into()
+            }
+            _ => picture,
+        };
         let source = Source { pixels: &picture, width, height, channels: kind.bytes() };
         let channels = self.spec.channels() as usize;
         match (kind.bytes() == channels && self.is_drawn_in_place(), kind.bytes()) {
@@ -298,31 +307,6 @@ fn unmultiply(pixels: &mut [u8]) {
             }
         }
     }
-}
-
-/// The picture turned as its orientation says (EXIF 2.32, tag 274): 2 mirrored, 3 half a turn, 4 upside down, 5 transposed, 6 a
-/// quarter to the right, 7 transversed, 8 a quarter to the left. With its new width and height.
-fn turned(pixels: Cow<'_, [u8]>, width: usize, height: usize, bytes: usize, orientation: u8) -> (Cow<'_, [u8]>, usize, usize) {
-    if !(2..=8).contains(&orientation) {
-        return (pixels, width, height);
-    }
-    let (new_width, new_height) = if orientation >= 5 { (height, width) } else { (width, height) };
-    let mut out = Vec::with_capacity(pixels.len());
-    for y in 0..new_height {
-        for x in 0..new_width {
-            let (from_x, from_y) = match orientation {
-                2 => (width - 1 - x, y),
-                3 => (width - 1 - x, height - 1 - y),
-                4 => (x, height - 1 - y),
-                5 => (y, x),
-                6 => (y, height - 1 - x),
-                7 => (width - 1 - y, height - 1 - x),
-                _ => (width - 1 - y, x),
-            };
-            out.extend_from_slice(&pixels[(from_y * width + from_x) * bytes..][..bytes]);
-        }
-    }
-    (out.into(), new_width, new_height)
 }
 
 #[cfg(test)]

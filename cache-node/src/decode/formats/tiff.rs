@@ -12,6 +12,7 @@ use tiff::decoder::{ChunkType, Decoder, DecodingResult, Limits};
 use tiff::tags::Tag;
 
 use super::{Failure, Kind, Order, Sink, broken, ink_to_light, jpeg, said, unsupported, zeros};
+use crate::decode::orientation;
 use crate::decode::probe::jpeg as jpeg_probe;
 use crate::decode::probe::tiff::{self as directory, JPEG, Layout, Page};
 
@@ -55,7 +56,10 @@ pub(super) fn decode(bytes: &[u8], order: &Order<'_>, room: &mut [u8], sink: Sin
         form.finish(&raw, &page, &mut room[..pixels])?;
         drop(raw);
         if !upright {
-            turn(&page, form.kind.bytes(), &mut room[..pixels])?;
+            let mut turned: Vec<u8> = zeros(pixels)?;
+            let size = (page.width as usize, page.height as usize);
+            orientation::turn(&room[..pixels], size, form.kind.bytes(), page.orientation, &mut turned);
+            room[..pixels].copy_from_slice(&turned);
         }
         order.give(frame, form.kind, room, sink)?;
     }
@@ -336,29 +340,4 @@ fn straight(colour: [u8; 3], alpha: u8) -> [u8; 3] {
         255 => colour,
         alpha => colour.map(|value| (u32::from(value) * 255 / u32::from(alpha)).min(255) as u8),
     }
-}
-
-/// By tag 274 (TIFF 6.0, section 8): from stored to upright.
-fn turn(page: &Page, pixel: usize, samples: &mut [u8]) -> Result<(), Failure> {
-    let (width, height) = (page.width as usize, page.height as usize);
-    let (out_width, out_height) = if page.orientation >= 5 { (height, width) } else { (width, height) };
-    let mut out: Vec<u8> = zeros(samples.len())?;
-    for y in 0..out_height {
-        for x in 0..out_width {
-            let (from_x, from_y) = match page.orientation {
-                2 => (width - 1 - x, y),
-                3 => (width - 1 - x, height - 1 - y),
-                4 => (x, height - 1 - y),
-                5 => (y, x),
-                6 => (y, height - 1 - x),
-                7 => (width - 1 - y, height - 1 - x),
-                8 => (width - 1 - y, x),
-                _ => (x, y),
-            };
-            let (from, to) = ((from_y * width + from_x) * pixel, (y * out_width + x) * pixel);
-            out[to..to + pixel].copy_from_slice(&samples[from..from + pixel]);
-        }
-    }
-    samples.copy_from_slice(&out);
-    Ok(())
 }
