@@ -183,7 +183,18 @@ impl Reader {
             specs.iter().zip(&held).filter(|(_, held)| held.is_none()).map(|(spec, _)| spec.clone()).collect();
         let mut drawn = match lacking.is_empty() {
             true => Vec::new(),
-            false => self.draw(&id, &head, lacking, deadline).await?,
+            false => match self.draw(&id, &head, lacking.clone(), deadline).await {
+                // What is too much together may do one by one; and what fails alone then fails alone.
+                Err(ReadError::TooLarge(_) | ReadError::Unsupported(_)) if lacking.len() > 1 => {
+                    let mut each = Vec::with_capacity(lacking.len());
+                    for spec in lacking {
+                        let drawn = self.draw(&id, &head, vec![spec], deadline).await;
+                        each.push(drawn.and_then(|mut drawn| drawn.pop().unwrap_or_else(|| Err(lost()))));
+                    }
+                    each
+                }
+                drawn => drawn?,
+            },
         }
         .into_iter();
         Ok(held.into_iter().map(|held| held.map(Ok).or_else(|| drawn.next()).unwrap_or_else(|| Err(lost()))).collect())

@@ -22,7 +22,8 @@ const DRAIN_GRACE: Duration = Duration::from_secs(10);
 const DRAIN_BYTES_PER_SECOND: u64 = 64 << 10;
 
 /// Bytes of a connection's window that items without a payload have beyond those with one, so that a refusal never waits for
-/// pages that the network has not carried away. 256 streams at once, with the message of each, fit.
+/// pages that the network has not carried away (but where two streams write in the same instant). 256 streams at once, with the
+/// message of each, fit.
 const SMALL_ROOM: u64 = 64 << 10;
 
 /// The stream is of no more use: the client left, or was too slow.

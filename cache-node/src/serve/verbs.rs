@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use framecache::object::{KEY_BYTES_MAX, PAGE_BYTES};
-use framecache::spec::{Profile, Truncated};
+use framecache::spec::ImageSpec;
 use framecache::wire::codec::{self, Message};
 use framecache::wire::stream::{self, StreamError};
 use framecache::wire::{
@@ -34,7 +34,10 @@ const BODY_MAX: Duration = Duration::from_secs(10);
 
 /// Items of one batch that are worked on together. Enough to keep every decoder of a large node busy from one stream; each holds
 /// its own budget, so more would only move the queue.
-const TOGETHER: usize = 64;
+const TOGETHER: usize = 48;
+
+/// Items that are taken as done at a time, to send refusals first; they keep their memory beside those that are worked on.
+const READY: usize = 16;
 
 /// Pages of one read that are brought in ahead of the one being sent.
 const AHEAD: u64 = 4;
@@ -227,16 +230,16 @@ async fn frames(body: FramesBody, answer: &mut Answer, service: &Arc<Service>, r
     let specs: Vec<Result<DecodeSpec, String>> =
         body.specs.iter().map(|text| text.parse().map_err(|e: framecache::spec::SpecError| e.to_string())).collect();
     let together = together(&body.items, &specs);
-    let mut ready = streams::iter(body.items)
+    let mut ready = streams::iter(&body.items)
         .map(|ask| {
             let (specs, together) = (&specs, &together);
             async move {
-                let frame = frame(&ask, specs, together, service, request).await;
+                let frame = frame(ask, specs, together, service, request).await;
                 (ask, frame)
             }
         })
         .buffer_unordered(TOGETHER)
-        .ready_chunks(TOGETHER);
+        .ready_chunks(READY);
     while let Some(mut done) = ready.next().await {
         // Refusals before pixels: they are small, and whoever is refused has to go elsewhere.
         done.sort_by_key(|(_, frame)| frame.is_ok());
@@ -261,35 +264,16 @@ async fn frames(body: FramesBody, answer: &mut Answer, service: &Arc<Service>, r
     Ok(())
 }
 
-/// What one decode can serve together: the specs of one picture, but for those that take a cut picture otherwise, or are of another
-/// profile.
-#[derive(PartialEq, Eq, Hash)]
-struct Picture {
-    uri: String,
-    version: String,
-    truncated: Truncated,
-    profile: Profile,
-}
-
-impl Picture {
-    fn of(ask: &FrameAsk, spec: &DecodeSpec) -> Self {
-        let (truncated, profile) = match spec {
-            DecodeSpec::Image(image) => (image.truncated, image.profile),
-            _ => Default::default(),
-        };
-        Self { uri: ask.uri.clone(), version: ask.version.clone(), truncated, profile }
-    }
-}
-
-/// The pictures of which several specs are asked for, with them.
-fn together(asks: &[FrameAsk], specs: &[Result<DecodeSpec, String>]) -> HashMap<Picture, Specs> {
+/// The pictures, by address and version, of which several specs are asked for, with those that one decode serves together: those that
+/// take the samples as they are. Transparency, depth, a cut picture and profile `fast` each change what is decoded.
+fn together<'a>(asks: &'a [FrameAsk], specs: &[Result<DecodeSpec, String>]) -> HashMap<(&'a str, &'a str), Specs> {
+    let mut pictures: HashMap<(&str, &str), Vec<DecodeSpec>> = HashMap::new();
     if specs.len() < 2 {
         return HashMap::new();
     }
-    let mut pictures: HashMap<Picture, Vec<DecodeSpec>> = HashMap::new();
     for ask in asks {
-        if let Some(Ok(spec)) = specs.get(usize::from(ask.spec)) {
-            pictures.entry(Picture::of(ask, spec)).or_default().push(spec.clone());
+        if let Some(Ok(spec)) = specs.get(usize::from(ask.spec)).filter(|spec| spec.as_ref().is_ok_and(is_plain)) {
+            pictures.entry((&ask.uri, &ask.version)).or_default().push(spec.clone());
         }
     }
     let ordered = |mut specs: Vec<DecodeSpec>| {
@@ -301,10 +285,16 @@ fn together(asks: &[FrameAsk], specs: &[Result<DecodeSpec, String>]) -> HashMap<
     several.map(|(picture, specs)| (picture, specs.into())).collect()
 }
 
+fn is_plain(spec: &DecodeSpec) -> bool {
+    let DecodeSpec::Image(image) = spec else { return false };
+    let plain = ImageSpec::default();
+    (image.profile, image.alpha, image.depth, image.truncated) == (plain.profile, plain.alpha, plain.depth, plain.truncated)
+}
+
 async fn frame(
     ask: &FrameAsk,
     specs: &[Result<DecodeSpec, String>],
-    together: &HashMap<Picture, Specs>,
+    together: &HashMap<(&str, &str), Specs>,
     service: &Arc<Service>,
     request: &Request,
 ) -> Result<ServedFrame, ItemHead> {
@@ -315,7 +305,7 @@ async fn frame(
         None => return Err(failure(Status::Malformed, "no such spec")),
     };
     let pin = pin(&ask.version)?;
-    let served = match together.get(&Picture::of(ask, spec)) {
+    let served = match together.get(&(ask.uri.as_str(), ask.version.as_str())).filter(|specs| specs.contains(spec)) {
         Some(specs) => service.reader.frame_beside(&id, spec, specs, pin.as_ref(), request.deadline).await,
         None => service.reader.frame(&id, spec, pin.as_ref(), request.deadline).await,
     };

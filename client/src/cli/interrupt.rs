@@ -20,7 +20,8 @@ pub(super) struct Unfinished(PathBuf);
 impl Unfinished {
     pub(super) fn create(path: PathBuf) -> io::Result<(Self, File)> {
         let mut all = UNFINISHED.lock();
-        let file = File::create(&path)?;
+        // Never another's: a name in a folder of many may be a link that somebody planted.
+        let file = File::create_new(&path)?;
         all.push(path.clone());
         Ok((Self(path), file))
     }

@@ -154,6 +154,9 @@ impl Given {
             orientation: self.orientation.unwrap_or_default(),
             truncated: self.truncated.unwrap_or_default(),
         };
+        if spec.depth == Depth::Scale && spec.alpha != Alpha::Drop {
+            return Err(SpecError::Unsupported("depth=scale beside alpha".into()));
+        }
         if spec.mode == Mode::Gray && spec.alpha == Alpha::Keep {
             return Err(wrong("alpha", "keep", "drop or over:RRGGBB with mode=gray"));
         }
@@ -302,8 +305,8 @@ mod tests {
             ("image?max=12&tiles=448&filter=lanczos", "image?tiles=448&max=12&filter=lanczos"),
             ("image?mode=rgb&alpha=drop&depth=pillow&layout=hwc&orientation=ignore&truncated=error", "image"),
             (
-                "image?profile=fast&truncated=pad&orientation=apply&layout=chw&depth=scale&alpha=over:FF0080&mode=gray",
-                "image?mode=gray&alpha=over:ff0080&depth=scale&layout=chw&orientation=apply&truncated=pad&profile=fast",
+                "image?profile=fast&truncated=pad&orientation=apply&layout=chw&depth=pillow&alpha=over:FF0080&mode=gray",
+                "image?mode=gray&alpha=over:ff0080&layout=chw&orientation=apply&truncated=pad&profile=fast",
             ),
         ] {
             assert_eq!(image(text).to_string(), canonical);
@@ -346,7 +349,7 @@ mod tests {
         ] {
             assert!(text.parse::<ImageSpec>().is_err(), "{text}");
         }
-        for text in ["video?frames=0", "image?depth=keep", "image?dtype=f16"] {
+        for text in ["video?frames=0", "image?depth=keep", "image?depth=scale&alpha=keep", "image?dtype=f16"] {
             assert!(matches!(text.parse::<DecodeSpec>(), Err(SpecError::Unsupported(_))), "{text}");
         }
         let long = "image?".to_owned() + &"&short=1".repeat(1000);

@@ -186,7 +186,8 @@ impl<'a> Planes<'a> {
         if kind == Kind::Rgba && self.alpha.is_some_and(|alpha| alpha.shift.is_some()) {
             return unsupported("alpha of more than 8 bits".into());
         }
-        if (kind == Kind::Gray || self.y.shift.is_some()) && self.uv.is_some() == (kind == Kind::Gray) {
+        let gray = self.uv.is_none();
+        if (gray && self.y.shift.is_some()) || (kind == Kind::Gray && !gray) {
             return unsupported("gray of more than 8 bits, or colour under a gray header".into());
         }
         let line = width * kind.bytes();

@@ -121,13 +121,14 @@ fn check_fax(bytes: &[u8], reader: &mut Reader<'_>, page: &Page, samples: &[u8])
     let line = page.width.div_ceil(8) as usize;
     let inverted = page.layout == Layout::Gray { inverted: true };
     let mut rows = samples.chunks_exact(line);
+    let Ok(width) = u16::try_from(page.width) else { return unsupported("group 4 of more than 65535 columns".into()) };
     for (number, place) in (0..reader.strip_count().map_err(said)?).zip(places(reader)?) {
         let height = reader.chunk_data_dimensions(number).1 as usize;
         let mut encoder = Encoder::new(VecWriter::new());
         for row in rows.by_ref().take(height) {
             let black = |x: usize| (row[x / 8] >> (7 - x % 8) & 1 == 1) != inverted;
             let pels = (0..page.width as usize).map(|x| if black(x) { Color::Black } else { Color::White });
-            encoder.encode_line(pels, page.width as u16).map_err(|_| Failure::OutOfMemory)?;
+            encoder.encode_line(pels, width).map_err(|_| Failure::OutOfMemory)?;
         }
         let encoded = encoder.finish().map_err(|_| Failure::OutOfMemory)?.finish();
         // But for the mark at the end, of three bytes and the bits to the next: some leave it out.

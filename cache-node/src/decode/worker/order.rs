@@ -44,6 +44,11 @@ impl Order {
         let plan = |(spec, allowed): (_, Result<(), _>)| allowed.and_then(|()| Rendition::of(spec, &probe, &limits));
         let planned: Vec<Result<Rendition, DecodeError>> = job.specs.iter().zip(allowed).map(plan).collect();
         fits(&probe, &planned, settings)?;
+        // A header may lie at the end, behind all pixels; what is not kept here is read again piece by piece.
+        let first = match probe.format.is_whole() && first.len() as u64 > settings.whole_bytes_max.max(HEADER_FIRST) {
+            true => Bytes::copy_from_slice(&first[..HEADER_FIRST as usize]),
+            false => first,
+        };
         let held_bytes = if probe.format.is_whole() { job.size } else { first.len() as u64 };
         let mut order = lay_out(job.size, held_bytes, frame, &planned, settings);
         order.cpu_seconds = cpu_seconds(&probe, frame, &planned).min(settings.cpu_seconds);
@@ -178,7 +183,9 @@ fn fits(probe: &Probe, planned: &[Result<Rendition, DecodeError>], settings: &Po
 /// progressive 4:4:4. A picture that is built to take for ever (hundreds of thousands of empty scans) so gets its two
 /// judged deaths well within the deadline of those who asked.
 fn cpu_seconds(probe: &Probe, frame: u32, planned: &[Result<Rendition, DecodeError>]) -> u64 {
-    let drawn: u64 = planned.iter().flatten().map(|rendition| rendition.bytes() as u64 / 3).sum();
+    // Each rendition reads the whole picture, and its own part of it again to turn or convert it.
+    let read = 2 * u64::from(probe.width) * u64::from(probe.height);
+    let drawn: u64 = planned.iter().flatten().map(|rendition| (rendition.bytes() as u64 / 3).saturating_add(read)).sum();
     let decoded = (u64::from(probe.width) * u64::from(probe.height)).saturating_mul(u64::from(frame) + 1);
     1 + decoded.saturating_add(drawn).div_ceil(15_000_000)
 }
