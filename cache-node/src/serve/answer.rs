@@ -22,9 +22,11 @@ const DRAIN_GRACE: Duration = Duration::from_secs(10);
 const DRAIN_BYTES_PER_SECOND: u64 = 64 << 10;
 
 /// Bytes of a connection's window that items without a payload have beyond those with one, so that a refusal never waits for
-/// pages that the network has not carried away (but where two streams write in the same instant). 256 streams at once, with the
-/// message of each, fit.
+/// pages that the network has not carried away. 256 streams at once, with the message of each, fit.
 const SMALL_ROOM: u64 = 64 << 10;
+
+/// How often that room is added, at most.
+const SMALL_TRIES: u64 = 4;
 
 /// The stream is of no more use: the client left, or was too slow.
 #[derive(Debug)]
@@ -101,10 +103,17 @@ impl Answer {
         }
     }
 
-    /// Writes what fits at once into the window and the room beyond it; how much it was.
+    /// Writes what fits at once into the window and the room beyond it; how much it was. Pages that are being written in the same
+    /// instant may take that room: then there is a little more, a few times.
     fn write_small(&mut self, bytes: &[u8]) -> usize {
-        self.connection.set_send_window(Windows::NODE.send + SMALL_ROOM);
-        let written = self.send.write(bytes).now_or_never().and_then(Result::ok).unwrap_or(0);
+        let mut written = 0;
+        for more in 1..=SMALL_TRIES {
+            self.connection.set_send_window(Windows::NODE.send + more * SMALL_ROOM);
+            written += self.send.write(&bytes[written..]).now_or_never().and_then(Result::ok).unwrap_or(0);
+            if written == bytes.len() {
+                break;
+            }
+        }
         self.connection.set_send_window(Windows::NODE.send);
         written
     }

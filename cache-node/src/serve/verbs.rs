@@ -230,11 +230,11 @@ async fn frames(body: FramesBody, answer: &mut Answer, service: &Arc<Service>, r
     let specs: Vec<Result<DecodeSpec, String>> =
         body.specs.iter().map(|text| text.parse().map_err(|e: framecache::spec::SpecError| e.to_string())).collect();
     let together = together(&body.items, &specs);
-    let mut ready = streams::iter(&body.items)
-        .map(|ask| {
-            let (specs, together) = (&specs, &together);
+    let mut ready = streams::iter(body.items.into_iter().zip(together))
+        .map(|(ask, together)| {
+            let specs = &specs;
             async move {
-                let frame = frame(ask, specs, together, service, request).await;
+                let frame = frame(&ask, specs, together.as_ref(), service, request).await;
                 (ask, frame)
             }
         })
@@ -264,25 +264,27 @@ async fn frames(body: FramesBody, answer: &mut Answer, service: &Arc<Service>, r
     Ok(())
 }
 
-/// The pictures, by address and version, of which several specs are asked for, with those that one decode serves together: those that
-/// take the samples as they are. Transparency, depth, a cut picture and profile `fast` each change what is decoded.
-fn together<'a>(asks: &'a [FrameAsk], specs: &[Result<DecodeSpec, String>]) -> HashMap<(&'a str, &'a str), Specs> {
+/// For each item the specs that one decode serves together: those of the same picture that take the samples as they are. Transparency,
+/// depth, a cut picture and profile `fast` each change what is decoded.
+fn together(asks: &[FrameAsk], specs: &[Result<DecodeSpec, String>]) -> Vec<Option<Specs>> {
+    let plain = |ask: &FrameAsk| specs.get(usize::from(ask.spec))?.as_ref().ok().filter(|spec| is_plain(spec));
     let mut pictures: HashMap<(&str, &str), Vec<DecodeSpec>> = HashMap::new();
-    if specs.len() < 2 {
-        return HashMap::new();
-    }
-    for ask in asks {
-        if let Some(Ok(spec)) = specs.get(usize::from(ask.spec)).filter(|spec| spec.as_ref().is_ok_and(is_plain)) {
+    for ask in asks.iter().filter(|_| specs.len() > 1) {
+        if let Some(spec) = plain(ask) {
             pictures.entry((&ask.uri, &ask.version)).or_default().push(spec.clone());
         }
     }
-    let ordered = |mut specs: Vec<DecodeSpec>| {
+    let ordered = |mut specs: Vec<DecodeSpec>| -> Specs {
         specs.sort_by_cached_key(DecodeSpec::to_string);
         specs.dedup();
-        specs
+        specs.into()
     };
-    let several = pictures.into_iter().map(|(picture, specs)| (picture, ordered(specs))).filter(|(_, specs)| specs.len() > 1);
-    several.map(|(picture, specs)| (picture, specs.into())).collect()
+    let pictures: HashMap<_, Specs> = pictures.into_iter().map(|(picture, specs)| (picture, ordered(specs))).collect();
+    let beside = |ask: &FrameAsk| {
+        plain(ask)?;
+        pictures.get(&(ask.uri.as_str(), ask.version.as_str())).filter(|specs| specs.len() > 1).cloned()
+    };
+    asks.iter().map(beside).collect()
 }
 
 fn is_plain(spec: &DecodeSpec) -> bool {
@@ -294,7 +296,7 @@ fn is_plain(spec: &DecodeSpec) -> bool {
 async fn frame(
     ask: &FrameAsk,
     specs: &[Result<DecodeSpec, String>],
-    together: &HashMap<(&str, &str), Specs>,
+    together: Option<&Specs>,
     service: &Arc<Service>,
     request: &Request,
 ) -> Result<ServedFrame, ItemHead> {
@@ -305,7 +307,7 @@ async fn frame(
         None => return Err(failure(Status::Malformed, "no such spec")),
     };
     let pin = pin(&ask.version)?;
-    let served = match together.get(&(ask.uri.as_str(), ask.version.as_str())).filter(|specs| specs.contains(spec)) {
+    let served = match together {
         Some(specs) => service.reader.frame_beside(&id, spec, specs, pin.as_ref(), request.deadline).await,
         None => service.reader.frame(&id, spec, pin.as_ref(), request.deadline).await,
     };
