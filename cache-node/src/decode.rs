@@ -11,9 +11,11 @@
 //! - `worker`: the pool of processes, their protocol, memory and sandbox.
 //! - `formats`: the codecs, behind one face; these and what follows run inside a worker.
 //! - `image`: the renditions that are made of a decoded frame.
+//! - `cut`: those that can be made of one that is held already.
 //!
 //! This room knows neither where bytes come from ([`Source`]) nor where tensors go.
 
+mod cut;
 mod formats;
 mod image;
 mod in_process;
@@ -32,6 +34,7 @@ use bytes::Bytes;
 use framecache::{ByteRange, DecodeSpec, ObjectId, Tensor, Version};
 use tokio::time::Instant;
 
+pub use cut::{Cut, whole_of};
 pub use in_process::InProcess;
 pub use probe::{Format, HEADER_BYTES_MAX, Probe, probe};
 pub use worker::pool::{DecodeStats, WorkerPool};
@@ -59,13 +62,11 @@ pub struct DecodeJob {
     pub id: ObjectId,
     /// Its version: `source` answers for this one only.
     pub version: Version,
-    /// Index of the frame by presentation order; 0 for a picture.
-    pub frame: u64,
     /// Bytes of the object.
     pub size: u64,
     /// Where its bytes are read from.
     pub source: Arc<dyn Source>,
-    /// The renditions; at most [`SPECS_MAX`].
+    /// The renditions, each of one frame; at most [`SPECS_MAX`].
     pub specs: Vec<DecodeSpec>,
 }
 
@@ -124,6 +125,12 @@ pub enum DecodeError {
         /// What is not supported.
         reason: String,
     },
+    /// Frames are counted from 0, and there are only `count`. Final for this version.
+    #[error("no such frame, there are {count}")]
+    NoFrame {
+        /// Frames or pages.
+        count: u32,
+    },
     /// The declared size, or the size asked for, passes the node's limit. Final: ask nobody else.
     #[error("too large: {width}x{height} pixels, limit is {limit} pixels")]
     TooLarge {
@@ -174,7 +181,11 @@ impl DecodeError {
     /// A source's error is not judged here: ask the source's error itself.
     pub fn is_permanent(&self) -> bool {
         match self {
-            Self::Undecodable { .. } | Self::Unsupported { .. } | Self::TooLarge { .. } | Self::Quarantined { .. } => true,
+            Self::Undecodable { .. }
+            | Self::Unsupported { .. }
+            | Self::NoFrame { .. }
+            | Self::TooLarge { .. }
+            | Self::Quarantined { .. } => true,
             Self::NeedMore { .. } | Self::Busy { .. } | Self::Deadline | Self::WorkerLost(_) | Self::Source(_) => false,
         }
     }
@@ -193,6 +204,7 @@ fn refusal(failure: formats::Failure, format: Format) -> DecodeError {
     match failure {
         formats::Failure::Undecodable(reason) => DecodeError::undecodable(format, reason),
         formats::Failure::Unsupported(reason) => DecodeError::unsupported(format, reason),
+        formats::Failure::NoFrame { count } => DecodeError::NoFrame { count },
         formats::Failure::OutOfMemory => DecodeError::WorkerLost("out of memory".into()),
     }
 }

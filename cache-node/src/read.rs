@@ -156,6 +156,12 @@ pub enum ReadError {
         /// Bytes of the object.
         size: u64,
     },
+    /// Frames are counted from 0.
+    #[error("no such frame, there are {count}")]
+    NoFrame {
+        /// Frames or pages.
+        count: u32,
+    },
     /// At a bound; come back.
     #[error("the node is busy")]
     Busy {
@@ -350,6 +356,7 @@ impl From<DecodeError> for ReadError {
             }
             DecodeError::Unsupported { .. } => ReadError::Unsupported(text),
             DecodeError::TooLarge { .. } => ReadError::TooLarge(text),
+            DecodeError::NoFrame { count } => ReadError::NoFrame { count },
             DecodeError::Busy { retry_after } => ReadError::Busy { retry_after },
             DecodeError::Deadline => ReadError::Deadline,
             DecodeError::Source(SourceError(cause)) => match cause.downcast_ref::<ReadError>() {

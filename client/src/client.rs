@@ -5,6 +5,7 @@
 
 mod ask;
 mod control;
+mod crops;
 mod images;
 mod read;
 mod tries;

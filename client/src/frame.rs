@@ -2,25 +2,6 @@
 
 use bytes::Bytes;
 
-use crate::object::{ObjectId, Version};
-use crate::spec::DecodeSpec;
-
-/// Most dimensions of a tensor: frames, height, width, channels.
-pub const DIMENSIONS_MAX: usize = 4;
-
-/// The name of one decoded frame: whose pixels, of which version, which frame, made how.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct FrameKey {
-    /// The picture, video or archive member.
-    pub id: ObjectId,
-    /// Its version.
-    pub version: Version,
-    /// Index by presentation order; 0 for a picture.
-    pub frame: u64,
-    /// How it was made.
-    pub spec: DecodeSpec,
-}
-
 /// What one number of a tensor is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]

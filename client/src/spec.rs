@@ -5,8 +5,9 @@
 //! moves that version.
 //!
 //! What happens to a picture, in this order: decode, orientation, box, resize, crop, flip or tiles, layout. `text` is the text form,
-//! `geometry` the arithmetic of sizes, whose rules are other people's and cited where they stand.
+//! `geometry` the arithmetic of sizes, `draw` that of random crops, whose rules are other people's and cited where they stand.
 
+mod draw;
 mod geometry;
 mod text;
 
@@ -15,8 +16,10 @@ use std::str::FromStr;
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::frame::Layout;
+use crate::object::{ObjectId, RouteKey};
 use crate::pixels::{Filter, Window};
 
+pub use draw::RandomResizedCrop;
 pub use geometry::Geometry;
 
 /// Longest spec text, in bytes. A canonical spec is under 200; the rest is room for future selectors.
@@ -28,12 +31,24 @@ pub const SIDE_MAX: u32 = 65_535;
 /// Most tiles of one picture: 64 of 448 pixels are 38 MB.
 pub const TILES_MAX: u32 = 64;
 
-/// What a decode gives. Video has the same shape of text (`video?frames=0,8`) and joins this enum with its decoder.
+/// What a decode gives.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum DecodeSpec {
-    /// One still picture.
+    /// One still picture; of an animation the first.
     Image(ImageSpec),
+    /// Frames of an animation.
+    Video(VideoSpec),
+}
+
+/// Which frames, and how each is made: `video?frames=0,8&short=256`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct VideoSpec {
+    /// Indices by presentation order, from 0; at least one. On the wire and in keys one: a client asks for each frame by a spec of its
+    /// own.
+    pub frames: Vec<u64>,
+    /// How each is made.
+    pub image: ImageSpec,
 }
 
 /// How a picture is made. The default is the picture as stored, as RGB.
@@ -265,10 +280,51 @@ impl DecodeSpec {
         xxh3_128(self.keyed_text().as_bytes())
     }
 
-    /// Canonical text with the profile's version, as it is bound into an entry's header.
+    /// Canonical text with the profile's version, as it is bound into an entry's header. Which frame is a field of the key of its own.
     pub fn keyed_text(&self) -> String {
-        let DecodeSpec::Image(image) = self;
-        format!("{image}#{}-{}", image.profile.name(), image.profile.version())
+        let image = self.image();
+        let profile = format!("{}-{}", image.profile.name(), image.profile.version());
+        match self {
+            DecodeSpec::Image(image) => format!("{image}#{profile}"),
+            DecodeSpec::Video(video) => format!("{}#{profile}", video.of_any_frame()),
+        }
+    }
+
+    /// How each picture is made.
+    pub fn image(&self) -> &ImageSpec {
+        match self {
+            DecodeSpec::Image(image) => image,
+            DecodeSpec::Video(video) => &video.image,
+        }
+    }
+
+    /// Who owns what it makes of `id`.
+    pub fn route(&self, id: &ObjectId) -> RouteKey {
+        match self {
+            DecodeSpec::Image(_) => RouteKey::picture(id),
+            DecodeSpec::Video(video) => RouteKey::frame(id, video.frames.first().copied().unwrap_or(0)),
+        }
+    }
+
+    /// The one frame that it asks for; `None` where it asks for several.
+    pub fn frame(&self) -> Option<u64> {
+        match self {
+            DecodeSpec::Image(_) => Some(0),
+            DecodeSpec::Video(video) => <[u64; 1]>::try_from(&video.frames[..]).ok().map(|[frame]| frame),
+        }
+    }
+}
+
+impl VideoSpec {
+    /// One frame.
+    pub fn at(frame: u64, image: ImageSpec) -> Self {
+        Self { frames: vec![frame], image }
+    }
+}
+
+impl From<VideoSpec> for DecodeSpec {
+    fn from(spec: VideoSpec) -> Self {
+        DecodeSpec::Video(spec)
     }
 }
 
@@ -280,8 +336,10 @@ impl From<ImageSpec> for DecodeSpec {
 
 impl std::fmt::Display for DecodeSpec {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let DecodeSpec::Image(image) = self;
-        image.fmt(f)
+        match self {
+            DecodeSpec::Image(image) => image.fmt(f),
+            DecodeSpec::Video(video) => video.fmt(f),
+        }
     }
 }
 
@@ -289,9 +347,9 @@ impl FromStr for DecodeSpec {
     type Err = SpecError;
 
     fn from_str(text: &str) -> Result<Self, SpecError> {
-        if text.split('?').next() == Some("video") {
-            return Err(SpecError::Unsupported("video".into()));
+        match text.split('?').next() {
+            Some("video") => text.parse().map(DecodeSpec::Video),
+            _ => text.parse().map(DecodeSpec::Image),
         }
-        text.parse().map(DecodeSpec::Image)
     }
 }

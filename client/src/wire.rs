@@ -30,8 +30,8 @@ pub const BODY_BYTES_MAX: usize = 1 << 20;
 pub const ITEM_BYTES_MAX: usize = 16 << 10;
 /// Most items in one `Frames`, `Stat` or `Warm` request.
 pub const BATCH_ITEMS_MAX: usize = 4096;
-/// Most different specs in one `Frames` request.
-pub const BATCH_SPECS_MAX: usize = 16;
+/// Most different specs in one `Frames` request: each item may have its own box, or frame.
+pub const BATCH_SPECS_MAX: usize = BATCH_ITEMS_MAX;
 /// Longest payload of one item, in bytes: the decoded pixels of the largest picture that is allowed by default, and then some.
 pub const PAYLOAD_BYTES_MAX: u32 = 1 << 30;
 /// Longest control payload (view, list, explain), in bytes.

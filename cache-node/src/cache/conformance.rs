@@ -46,7 +46,7 @@ async fn versions_never_mix(store: &dyn Store) {
 }
 
 async fn keys_are_told_apart(store: &dyn Store) {
-    let other = frames::key(&trials::id("k"), 3, &"image?short=128".parse().expect("spec"));
+    let other = frames::key(&trials::id("k"), &"video?frames=3&short=128".parse().expect("spec"));
     let keys = [page_key("k", 0), page_key("k", 1), page_key("k/0", 0), frame_key("k", 0), frame_key("k", 3), other];
     for (n, key) in keys.iter().enumerate() {
         let entry = match key {

@@ -75,7 +75,7 @@ pub(super) fn page_entry(version: u64, len: usize) -> Entry {
 }
 
 pub(super) fn frame_key(key: &str, frame: u64) -> EntryKey {
-    frames::key(&id(key), frame, &"image?short=256".parse().expect("spec"))
+    frames::key(&id(key), &format!("video?frames={frame}&short=256").parse().expect("spec"))
 }
 
 /// A square frame.

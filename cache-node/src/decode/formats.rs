@@ -74,9 +74,9 @@ impl Kind {
     }
 }
 
-/// One frame, rows from the top without gaps. Whoever receives it may work in place.
+/// One frame, rows from the top without gaps.
 pub(super) struct Samples<'a> {
-    pub(super) pixels: &'a mut [u8],
+    pub(super) pixels: &'a [u8],
     pub(super) width: u32,
     pub(super) height: u32,
     pub(super) kind: Kind,
@@ -92,6 +92,8 @@ pub(super) enum Failure {
     Undecodable(String),
     /// A kind of picture, or a use of it, that this release does not make.
     Unsupported(String),
+    /// There are only so many frames, and one behind them is wanted.
+    NoFrame { count: u32 },
     /// Memory could not be had.
     OutOfMemory,
 }
@@ -131,7 +133,7 @@ pub(super) fn decode(
 pub(super) fn judge(probe: &Probe, wants: Wants, frames: &[u32]) -> Result<(), Failure> {
     let Some(&last) = frames.last() else { return Ok(()) };
     if let Some(count) = probe.frames.filter(|&count| last >= count) {
-        return broken(format!("no frame {last}, there are {count}"));
+        return Err(Failure::NoFrame { count });
     }
     let drawn = u64::from(probe.width) * u64::from(probe.height) * (u64::from(last) + 1);
     if last >= FRAMES_MAX || drawn > ANIMATED_PIXELS_MAX {
@@ -166,6 +168,11 @@ impl Order<'_> {
         self.frames.last().copied().unwrap_or(0)
     }
 
+    /// Whether the last wanted frame is one of `count`.
+    fn ends_within(&self, count: u32) -> Result<(), Failure> {
+        if self.last() < count { Ok(()) } else { Err(Failure::NoFrame { count }) }
+    }
+
     fn is_wanted(&self, frame: u32) -> bool {
         self.frames.binary_search(&frame).is_ok()
     }
@@ -182,7 +189,7 @@ impl Order<'_> {
     fn give(&self, frame: u32, kind: Kind, room: &mut [u8], sink: Sink<'_>) -> Result<(), Failure> {
         let (width, height) = (self.probe.width, self.probe.height);
         let bytes = width as usize * height as usize * kind.bytes();
-        sink(frame, Samples { pixels: &mut room[..bytes], width, height, kind })
+        sink(frame, Samples { pixels: &room[..bytes], width, height, kind })
     }
 }
 

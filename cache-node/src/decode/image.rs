@@ -6,35 +6,45 @@ use super::Probe;
 use super::formats::{self, Failure, Input, Samples, Wants};
 use super::rendition::Rendition;
 
-/// One rendition of one frame, and the place it is drawn into.
+/// One rendition, and the place it is drawn into.
 pub(super) struct Drawing<'a> {
-    pub(super) frame: u32,
     pub(super) rendition: &'a Rendition,
     pub(super) out: &'a mut [u8],
+    pub(super) drawn: bool,
+}
+
+impl<'a> Drawing<'a> {
+    pub(super) fn new(rendition: &'a Rendition, out: &'a mut [u8]) -> Self {
+        Self { rendition, out, drawn: false }
+    }
 }
 
 /// Decodes into `room` (`probe.decoded_bytes` long), each frame once, and draws every rendition of it into its own place.
+///
+/// What fails after some frames says so, and those are drawn: each frame gets the answer that it would get alone.
 pub(super) fn draw(input: &mut dyn Input, probe: &Probe, room: &mut [u8], drawings: &mut [Drawing<'_>]) -> Result<(), Failure> {
-    let mut frames: Vec<u32> = drawings.iter().map(|drawing| drawing.frame).collect();
+    let mut frames: Vec<u32> = drawings.iter().map(|drawing| drawing.rendition.frame).collect();
     frames.sort_unstable();
     frames.dedup();
     let wants = wants(drawings)?;
+    let mut odd = None;
     let mut sink = |frame, samples: Samples<'_>| {
         let shift = wants.quick.unwrap_or(0);
         let scaled = (probe.width.div_ceil(1 << shift), probe.height.div_ceil(1 << shift));
         if ![(probe.width, probe.height), scaled].contains(&(samples.width, samples.height)) {
             let (width, height) = (samples.width, samples.height);
-            return Err(Failure::Unsupported(format!(
-                "frame {frame} is {width}x{height}, the first {}x{}",
-                probe.width, probe.height
-            )));
+            let reason = format!("frame {frame} is {width}x{height}, the first {}x{}", probe.width, probe.height);
+            odd.get_or_insert(Failure::Unsupported(reason));
+            return Ok(());
         }
-        for drawing in drawings.iter_mut().filter(|drawing| drawing.frame == frame) {
+        for drawing in drawings.iter_mut().filter(|drawing| drawing.rendition.frame == frame) {
             drawing.rendition.draw(&samples, drawing.out);
+            drawing.drawn = true;
         }
         Ok(())
     };
-    formats::decode(input, probe, room, wants, &frames, &mut sink)
+    formats::decode(input, probe, room, wants, &frames, &mut sink)?;
+    odd.map_or(Ok(()), Err)
 }
 
 /// What all drawings together need of the samples; each takes its part.

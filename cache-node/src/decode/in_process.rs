@@ -36,22 +36,20 @@ fn decode(bytes: &Bytes, job: &DecodeJob, limits: &Limits) -> Result<Vec<Result<
     let probe = probe(bytes, bytes.len() as u64, limits)?;
     let planned: Vec<_> = job.specs.iter().map(|spec| Rendition::of(spec, &probe, limits)).collect();
     let mut places: Vec<_> = planned.iter().flatten().map(|rendition| vec![0; rendition.bytes()]).collect();
-    let frame = u32::try_from(job.frame).unwrap_or(u32::MAX);
-    let drawing = |(rendition, out)| Drawing { frame, rendition, out };
+    let drawing = |(rendition, out)| Drawing::new(rendition, out);
     let mut drawings: Vec<_> = planned.iter().flatten().zip(places.iter_mut().map(Vec::as_mut_slice)).map(drawing).collect();
     let mut room = vec![0; probe.decoded_bytes as usize];
-    image::draw(&mut &bytes[..], &probe, &mut room, &mut drawings).map_err(|failure| refusal(failure, probe.format))?;
-    drop(drawings);
-    let mut places = places.into_iter();
-    let tensor = |rendition: Rendition| {
-        let data = Bytes::from(places.next().unwrap_or_default());
-        Tensor { head: rendition.head(&probe), data }
+    let made = image::draw(&mut &bytes[..], &probe, &mut room, &mut drawings);
+    let drawn: Vec<bool> = drawings.iter().map(|drawing| drawing.drawn).collect();
+    let refused = match made.map_err(|failure| refusal(failure, probe.format)) {
+        Err(refused) if !drawn.contains(&true) => return Err(refused),
+        made => made.err(),
     };
-    Ok(planned
-        .into_iter()
-        .map({
-            let mut tensor = tensor;
-            move |planned| planned.map(&mut tensor)
-        })
-        .collect())
+    let mut places = places.into_iter().zip(drawn);
+    let mut tensor = |rendition: Rendition| match (places.next(), &refused) {
+        (Some((place, true)), _) => Ok(Tensor { head: rendition.head(&probe), data: Bytes::from(place) }),
+        (_, Some(refused)) => Err(refused.clone()),
+        (_, None) => Err(DecodeError::WorkerLost("nothing was drawn".into())),
+    };
+    Ok(planned.into_iter().map(|planned| planned.and_then(&mut tensor)).collect())
 }

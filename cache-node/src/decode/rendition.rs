@@ -14,9 +14,10 @@ use super::formats::{Kind, Samples};
 use super::orientation::{turn, turned_size};
 use super::{DecodeError, Limits, Probe};
 
-/// One rendition, its sizes worked out.
+/// One rendition of one frame, its sizes worked out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Rendition {
+    pub(super) frame: u32,
     pub(super) spec: ImageSpec,
     pub(super) geometry: Geometry,
     orientation: u8,
@@ -26,7 +27,9 @@ impl Rendition {
     /// Works `spec` out for this picture, or refuses it alone.
     pub(super) fn of(spec: &DecodeSpec, probe: &Probe, limits: &Limits) -> Result<Self, DecodeError> {
         let unsupported = |reason: String| DecodeError::Unsupported { format: probe.format, reason };
-        let DecodeSpec::Image(image) = spec else { return Err(unsupported(format!("{spec} of a picture"))) };
+        let image = spec.image();
+        let frame = spec.frame().ok_or_else(|| unsupported("several frames by one spec".into()))?;
+        let frame = u32::try_from(frame).unwrap_or(u32::MAX);
         let geometry = image.turned_geometry(probe.width, probe.height, probe.orientation);
         let geometry = geometry.map_err(|error| unsupported(error.to_string()))?;
         let (width, height) = geometry.resized;
@@ -34,7 +37,13 @@ impl Rendition {
         if too_long || u64::from(geometry.window.width as u32) * u64::from(geometry.window.height as u32) > limits.pixels_max {
             return Err(DecodeError::TooLarge { width, height, limit: limits.pixels_max });
         }
-        Ok(Self { spec: image.clone(), geometry, orientation: probe.orientation })
+        Ok(Self { frame, spec: image.clone(), geometry, orientation: probe.orientation })
+    }
+
+    /// The same of a picture that is decoded and upright already.
+    pub(super) fn of_pixels(spec: ImageSpec, (width, height): (u32, u32)) -> Option<Self> {
+        let geometry = spec.geometry(width, height).ok()?;
+        Some(Self { frame: 0, spec, geometry, orientation: 1 })
     }
 
     /// The tensor's shape.
@@ -137,7 +146,7 @@ impl Rendition {
 
     /// The samples in the mode that is resized: what Pillow's `convert` gives.
     fn in_mode<'a>(&self, samples: &'a Samples<'_>) -> (Cow<'a, [u8]>, Kind) {
-        let pixels: &[u8] = samples.pixels;
+        let pixels = samples.pixels;
         match (samples.kind, self.spec.mode, self.spec.alpha) {
             (Kind::Gray, ..) => (pixels.into(), Kind::Gray),
             (Kind::Gray16, ..) => (narrow(pixels, self.spec.depth).into(), Kind::Gray),
@@ -185,7 +194,7 @@ impl Rendition {
         Plan { region: plan.region.map(inside), ..plan }
     }
 
-    fn plan(&self) -> Plan {
+    pub(super) fn plan(&self) -> Plan {
         let Geometry { region, resized: (width, height), window, .. } = self.geometry;
         let region = region.map(|r| [r.x, r.y, r.x + r.width, r.y + r.height].map(|side| side as f32));
         Plan { size: (width as usize, height as usize), region, window, filter: self.spec.filter }
@@ -316,15 +325,15 @@ mod tests {
     fn rendition(text: &str, (width, height): (usize, usize), orientation: u8) -> Rendition {
         let spec: ImageSpec = text.parse().expect("spec");
         let geometry = spec.turned_geometry(width as u32, height as u32, orientation).expect("geometry");
-        Rendition { spec, geometry, orientation }
+        Rendition { frame: 0, spec, geometry, orientation }
     }
 
     /// Promise: gray drawn in one channel and replicated is what three channels would give.
     #[test]
     fn gray_in_one_channel_equals_three() {
         let (width, height) = (37, 23);
-        let mut gray: Vec<u8> = (0..width * height).map(|i| (i * 31 % 251) as u8).collect();
-        let mut wide: Vec<u8> = gray.iter().flat_map(|&v| [v; 3]).collect();
+        let gray: Vec<u8> = (0..width * height).map(|i| (i * 31 % 251) as u8).collect();
+        let wide: Vec<u8> = gray.iter().flat_map(|&v| [v; 3]).collect();
         for text in [
             "image",
             "image?crop=11",
@@ -337,8 +346,8 @@ mod tests {
             let rendition = rendition(text, (width, height), 1);
             let [mut one, mut three] = [vec![0; rendition.bytes()], vec![1; rendition.bytes()]];
             let samples = |pixels, kind| Samples { pixels, width: width as u32, height: height as u32, kind };
-            rendition.draw(&samples(&mut gray, Kind::Gray), &mut one);
-            rendition.draw(&samples(&mut wide, Kind::Rgb), &mut three);
+            rendition.draw(&samples(&gray, Kind::Gray), &mut one);
+            rendition.draw(&samples(&wide, Kind::Rgb), &mut three);
             assert!(one == three, "{text}");
         }
     }

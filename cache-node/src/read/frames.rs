@@ -14,7 +14,7 @@ use tracing::Instrument;
 use super::{FLIGHT_MAX, ReadError, Reader, ServedFrame, in_time, inside, landed};
 use crate::budget::Level;
 use crate::cache::{Body, Entry, EntryKey, Head, InsertHint, Judgement, frames, pages};
-use crate::decode::{DecodeError, DecodeJob, Probe, Source, SourceError, probe};
+use crate::decode::{Cut, DecodeError, DecodeJob, Probe, Source, SourceError, probe, whole_of};
 
 /// How often a picture that was larger than guessed, and evicted before there was memory for it, is made again before the node
 /// calls itself busy.
@@ -71,7 +71,7 @@ impl Reader {
         deadline: Instant,
     ) -> Result<ServedFrame, ReadError> {
         self.check(id)?;
-        let key = frames::key(id, 0, spec);
+        let key = frames::key(id, spec);
         let known = fixed_bytes(spec);
         let mut expected = known.unwrap_or_else(|| self.guess_bytes());
         for _ in 0..ROUNDS {
@@ -152,7 +152,7 @@ impl Reader {
         };
         if version.is_none() {
             // Revalidation may have said that what is held is current after all.
-            if let Some(entry) = self.held(&frames::key(id, 0, spec), Some(&head.version), deadline).await? {
+            if let Some(entry) = self.held(&frames::key(id, spec), Some(&head.version), deadline).await? {
                 return Ok(entry);
             }
         }
@@ -177,26 +177,26 @@ impl Reader {
         let Unit { id, version, specs } = unit;
         let deadline = Instant::now() + FLIGHT_MAX;
         // Another flight may have landed between the look-up and this one's start.
-        let held = |spec: &DecodeSpec| self.store.get_ram(&frames::key(&id, 0, spec), Some(&version));
-        let held: Vec<Option<Entry>> = specs.iter().map(held).collect();
+        let held = |spec: &DecodeSpec| self.store.get_ram(&frames::key(&id, spec), Some(&version));
+        let mut held: Vec<Option<Entry>> = specs.iter().map(held).collect();
+        for (spec, held) in specs.iter().zip(&mut held).filter(|(_, held)| held.is_none()) {
+            *held = self.cut(&id, &head, spec, deadline).await;
+        }
         let lacking: Vec<DecodeSpec> =
             specs.iter().zip(&held).filter(|(_, held)| held.is_none()).map(|(spec, _)| spec.clone()).collect();
-        let mut drawn = match lacking.is_empty() {
-            true => Vec::new(),
-            false => match self.draw(&id, &head, lacking.clone(), deadline).await {
-                // What is too much together may do one by one; and what fails alone then fails alone.
-                Err(ReadError::TooLarge(_) | ReadError::Unsupported(_)) if lacking.len() > 1 => {
-                    let mut each = Vec::with_capacity(lacking.len());
-                    for spec in lacking {
-                        let drawn = self.draw(&id, &head, vec![spec], deadline).await;
-                        each.push(drawn.and_then(|mut drawn| drawn.pop().unwrap_or_else(|| Err(lost()))));
-                    }
-                    each
+        // What is too much together may do in halves; and what fails alone then fails alone.
+        let (mut drawn, mut parts) = (Vec::new(), vec![lacking]);
+        while let Some(mut part) = parts.pop().filter(|part| !part.is_empty()) {
+            match self.draw(&id, &head, part.clone(), deadline).await {
+                Err(ReadError::TooLarge(_) | ReadError::Unsupported(_)) if part.len() > 1 => {
+                    let rear = part.split_off(part.len() / 2);
+                    parts.extend([rear, part]);
                 }
-                drawn => drawn?,
-            },
+                Err(error) => drawn.extend(part.iter().map(|_| Err(error.clone()))),
+                Ok(made) => drawn.extend(made),
+            }
         }
-        .into_iter();
+        let mut drawn = drawn.into_iter();
         Ok(held.into_iter().map(|held| held.map(Ok).or_else(|| drawn.next()).unwrap_or_else(|| Err(lost()))).collect())
     }
 
@@ -213,7 +213,7 @@ impl Reader {
         self.counts.units.fetch_add(1, Ordering::Relaxed);
         let version = head.version.clone();
         let source = Arc::new(Compressed { reader: self.clone(), id: id.clone(), version: version.clone(), deadline });
-        let job = DecodeJob { id: id.clone(), version, frame: 0, size: head.size, source, specs: specs.clone() };
+        let job = DecodeJob { id: id.clone(), version, size: head.size, source, specs: specs.clone() };
         let span = tracing::info_span!("decode", bucket = id.bucket(), key = id.key(), specs = specs.len());
         let tensors = self.decoder.decode(job, deadline).instrument(span).await?;
         let mut swells = false;
@@ -222,8 +222,12 @@ impl Reader {
             let large = tensor.head.bytes() > head.size.saturating_mul(SWELL_MAX);
             swells |= large;
             let entry = frames::entry(head.clone(), tensor).ok_or_else(lost)?;
+            if is_one_off(spec) {
+                swells = true;
+                return Ok(entry);
+            }
             let hint = if large { InsertHint::RamOnly } else { InsertHint::Normal };
-            self.store.insert(frames::key(id, 0, spec), entry.clone(), hint);
+            self.store.insert(frames::key(id, spec), entry.clone(), hint);
             Ok(entry)
         };
         let entries = specs.iter().zip(tensors).map(keep).collect();
@@ -231,6 +235,17 @@ impl Reader {
             self.keep_compressed(id, head);
         }
         Ok(entries)
+    }
+
+    /// A part of a picture that is held whole. Nothing where there is none, or no memory: it is decoded then.
+    async fn cut(&self, id: &ObjectId, head: &Head, spec: &DecodeSpec, deadline: Instant) -> Option<Entry> {
+        let whole = whole_of(spec)?;
+        let held = self.held(&frames::key(id, &whole), Some(&head.version), deadline).await.ok()??;
+        let Body::Frame(whole) = held.body else { return None };
+        let cut = Cut::of(whole, spec)?;
+        let _reservation = self.budget.reserve(Level::Decode, cut.cost_bytes(), deadline).await.ok()?;
+        let tensor = tokio::task::spawn_blocking(move || cut.make()).await.ok()?;
+        frames::entry(head.clone(), tensor)
     }
 
     /// Offers the compressed bytes, which a decode left in RAM, to the disk.
@@ -306,6 +321,11 @@ impl Source for Compressed {
     }
 }
 
+/// Whether nobody will ask for it again: a box is drawn anew for every epoch. What it is cut from is kept instead.
+fn is_one_off(spec: &DecodeSpec) -> bool {
+    spec.image().region.is_some()
+}
+
 fn lost() -> ReadError {
     ReadError::Unavailable("a decoder gave nothing".into())
 }
@@ -320,8 +340,5 @@ fn served(entry: Entry, reservation: crate::budget::Reservation) -> Result<Serve
 
 /// Bytes of the output where the spec alone says it.
 fn fixed_bytes(spec: &DecodeSpec) -> Option<u64> {
-    match spec {
-        DecodeSpec::Image(image) => image.fixed_shape().map(|shape| shape.iter().map(|&side| u64::from(side)).product()),
-        _ => None,
-    }
+    spec.image().fixed_shape().map(|shape| shape.iter().map(|&side| u64::from(side)).product())
 }

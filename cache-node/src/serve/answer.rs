@@ -178,7 +178,7 @@ pub(super) fn read_failure(error: &ReadError) -> ItemHead {
         ReadError::Undecodable(_) => Status::Undecodable,
         ReadError::Unsupported(_) => Status::Unsupported,
         ReadError::TooLarge(_) => Status::TooLarge,
-        ReadError::OutOfRange { .. } => Status::OutOfRange,
+        ReadError::OutOfRange { .. } | ReadError::NoFrame { .. } => Status::OutOfRange,
         ReadError::Busy { .. } => Status::Busy,
         ReadError::Deadline => Status::Timeout,
         ReadError::Unavailable(_) => Status::Unavailable,

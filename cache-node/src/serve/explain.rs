@@ -15,7 +15,7 @@ const PAGES_MAX: u64 = 65_536;
 /// `frame` for a spec; then `flushed`: whether all of it would survive a kill of the node.
 pub(super) async fn lines(id: &ObjectId, spec: Option<&DecodeSpec>, service: &Service) -> Vec<(String, String)> {
     let mut lines = vec![("object".into(), id.to_string())];
-    let key = if spec.is_some() { RouteKey::picture(id) } else { RouteKey::raw(id, Span::new(0)) };
+    let key = spec.map_or(RouteKey::raw(id, Span::new(0)), |spec| spec.route(id));
     lines.push(("owner".into(), service.ring().owner(key).unwrap_or("none").to_owned()));
     if !service.reader.origin().knows(id.bucket()) {
         lines.push(("policy".into(), "bucket is not configured".into()));
@@ -31,7 +31,7 @@ pub(super) async fn lines(id: &ObjectId, spec: Option<&DecodeSpec>, service: &Se
     lines.push(("size".into(), head.size.to_string()));
     match spec {
         Some(spec) => {
-            let presence = service.reader.store().presence(&frames::key(id, 0, spec)).await;
+            let presence = service.reader.store().presence(&frames::key(id, spec)).await;
             lines.push(("frame".into(), text(presence)));
             lines.push(("flushed".into(), yes(presence.disk == DiskPresence::Flushed)));
         }

@@ -264,8 +264,8 @@ async fn frames(body: FramesBody, answer: &mut Answer, service: &Arc<Service>, r
     Ok(())
 }
 
-/// For each item the specs that one decode serves together: those of the same picture that take the samples as they are. Transparency,
-/// depth, a cut picture and profile `fast` each change what is decoded.
+/// For each item the specs that one decode serves together: those of the same object that take the samples as they are, of neighbouring
+/// frames first. Transparency, depth, a cut picture and profile `fast` each change what is decoded.
 fn together(asks: &[FrameAsk], specs: &[Result<DecodeSpec, String>]) -> Vec<Option<Specs>> {
     let plain = |ask: &FrameAsk| specs.get(usize::from(ask.spec))?.as_ref().ok().filter(|spec| is_plain(spec));
     let mut pictures: HashMap<(&str, &str), Vec<DecodeSpec>> = HashMap::new();
@@ -274,21 +274,22 @@ fn together(asks: &[FrameAsk], specs: &[Result<DecodeSpec, String>]) -> Vec<Opti
             pictures.entry((&ask.uri, &ask.version)).or_default().push(spec.clone());
         }
     }
-    let ordered = |mut specs: Vec<DecodeSpec>| -> Specs {
-        specs.sort_by_cached_key(DecodeSpec::to_string);
+    let ordered = |mut specs: Vec<DecodeSpec>| -> Vec<Specs> {
+        specs.sort_by_cached_key(|spec| (spec.frame(), spec.to_string()));
         specs.dedup();
-        specs.into()
+        specs.chunks(TOGETHER).map(Specs::from).collect()
     };
-    let pictures: HashMap<_, Specs> = pictures.into_iter().map(|(picture, specs)| (picture, ordered(specs))).collect();
+    let pictures: HashMap<_, Vec<Specs>> = pictures.into_iter().map(|(picture, specs)| (picture, ordered(specs))).collect();
     let beside = |ask: &FrameAsk| {
-        plain(ask)?;
-        pictures.get(&(ask.uri.as_str(), ask.version.as_str())).filter(|specs| specs.len() > 1).cloned()
+        let spec = plain(ask)?;
+        let parts = pictures.get(&(ask.uri.as_str(), ask.version.as_str()))?;
+        parts.iter().find(|part| part.len() > 1 && part.contains(spec)).cloned()
     };
     asks.iter().map(beside).collect()
 }
 
 fn is_plain(spec: &DecodeSpec) -> bool {
-    let DecodeSpec::Image(image) = spec else { return false };
+    let image = spec.image();
     let plain = ImageSpec::default();
     (image.profile, image.alpha, image.depth, image.truncated) == (plain.profile, plain.alpha, plain.depth, plain.truncated)
 }
@@ -302,7 +303,8 @@ async fn frame(
 ) -> Result<ServedFrame, ItemHead> {
     let id = permitted(&ask.uri, Action::Read, service, request)?;
     let spec = match specs.get(usize::from(ask.spec)) {
-        Some(Ok(spec)) => spec,
+        Some(Ok(spec)) if spec.frame().is_some() => spec,
+        Some(Ok(_)) => return Err(failure(Status::Malformed, "a spec of several frames: ask for each by an item of its own")),
         Some(Err(why)) => return Err(failure(Status::Malformed, why.clone())),
         None => return Err(failure(Status::Malformed, "no such spec")),
     };

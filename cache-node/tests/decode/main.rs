@@ -45,7 +45,6 @@ fn job(key: &str, source: Arc<dyn Source>, size: u64, specs: &[&str]) -> DecodeJ
     DecodeJob {
         id: ObjectId::new("abc", key).expect("id"),
         version: Version::new("\"1\"").expect("version"),
-        frame: 0,
         size,
         source,
         specs: specs.iter().map(|text| text.parse().expect("spec")).collect(),

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use framecache_node::decode::{DecodeError, DecodeJob, Decoder, Limits, PoolSettings, probe};
+use framecache_node::decode::{DecodeError, Decoder, Limits, PoolSettings, probe};
 use futures::StreamExt;
 
 use super::{ask, deadline, job, object, settings, start};
@@ -34,7 +34,7 @@ async fn bounds_from_headers_hold() {
         let worker_memory = probe.cost_bytes(&["image".parse().expect("spec")]) + slack;
         let pool = start(PoolSettings { worker_memory, workers: 1, ..settings() }).await;
         let (size, frame) = (bytes.len() as u64, u64::from(name.starts_with("moving")));
-        let job = DecodeJob { frame, ..job(&name, object(bytes), size, &["image"]) };
+        let job = job(&name, object(bytes), size, &[&format!("video?frames={frame}")]);
         let tensor = pool.decode(job, deadline()).await.and_then(|mut answers| answers.remove(0));
         let tensor = tensor.unwrap_or_else(|error| panic!("{name} in {worker_memory} bytes: {error}"));
         assert_eq!(tensor.data.len(), 2001 * 1501 * 3, "{name}");

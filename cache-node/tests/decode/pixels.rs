@@ -3,11 +3,11 @@
 use std::path::PathBuf;
 
 use framecache::Tensor;
-use framecache_node::decode::{DecodeError, DecodeJob, Decoder, Format, InProcess, Limits, PoolSettings, probe};
+use framecache_node::decode::{DecodeError, Decoder, Format, InProcess, Limits, PoolSettings, probe};
 use sha2::{Digest, Sha256};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::{PICTURE, ask, ask_one, deadline, job, object, settings, start};
+use super::{Answer, PICTURE, ask, ask_one, deadline, job, object, settings, start};
 
 /// Promise: committed pictures give Pillow's bytes, plain and resized, with their orientation; what Pillow refuses is undecodable.
 #[tokio::test]
@@ -75,12 +75,26 @@ async fn corpus_is_pillows() {
         }
         // Of a JPEG the first picture is all there is, of MPO too.
         let animated = expect["frame_samples"].as_array().filter(|_| !kind.starts_with("jpeg-"));
-        for want in animated.into_iter().flatten() {
+        let wants: Vec<_> = animated.into_iter().flatten().collect();
+        let specs: Vec<String> = wants.iter().map(|want| format!("video?frames={}", want["index"])).collect();
+        let mut together: Vec<&str> = specs.iter().map(String::as_str).collect();
+        together.push("video?frames=1000");
+        let together = if wants.is_empty() { vec![] } else { ask(&pool, name, bytes.clone(), &together).await.expect(name) };
+        for (place, want) in wants.iter().enumerate() {
             let frame = want["index"].as_u64().expect("index");
-            let tensor =
+            let alone =
                 ask_frame(&pool, name, bytes.clone(), frame).await.unwrap_or_else(|error| panic!("{name} {frame}: {error}"));
-            assert_eq!(sha256(&tensor.data), want["rgb_sha256"].as_str().expect("rgb_sha256"), "{name}, frame {frame}");
+            for tensor in [&alone, together[place].as_ref().expect(name)] {
+                assert_eq!(sha256(&tensor.data), want["rgb_sha256"].as_str().expect("rgb_sha256"), "{name}, frame {frame}");
+            }
             frames += 1;
+        }
+        let count = expect["frames"].as_u64().unwrap_or(1);
+        if let Some(absent) = together.get(wants.len()) {
+            assert!(
+                matches!(absent, Err(DecodeError::NoFrame { count: found }) if u64::from(*found) == count),
+                "{name}: {absent:?}"
+            );
         }
     }
     println!("corpus: {files} files from {corpus}, {sound} decode, {resized} resized, {frames} frames of animations");
@@ -91,7 +105,7 @@ async fn corpus_is_pillows() {
 }
 
 async fn ask_frame(pool: &impl Decoder, key: &str, bytes: Vec<u8>, frame: u64) -> Result<Tensor, DecodeError> {
-    let job = DecodeJob { frame, ..job(key, object(bytes.clone()), bytes.len() as u64, &["image"]) };
+    let job = job(key, object(bytes.clone()), bytes.len() as u64, &[&format!("video?frames={frame}")]);
     pool.decode(job, deadline()).await.and_then(|mut answers| answers.remove(0))
 }
 
@@ -100,15 +114,55 @@ async fn ask_frame(pool: &impl Decoder, key: &str, bytes: Vec<u8>, frame: u64) -
 async fn frames_are_bounded() {
     let pool = start(settings()).await;
     let png = png(b"\0\0\0\x04\0\0\0\x02\x08\0\0\0\0", &[]);
-    for (frame, want) in [(1, "undecodable (png): no frame 1, there are 1"), (u64::MAX, "no frame 4294967295")] {
+    for frame in [1, u64::MAX] {
         let error = ask_frame(&pool, "still", png.clone(), frame).await.expect_err("no such frame");
-        assert!(error.to_string().contains(want) && error.is_permanent(), "{error}");
+        assert!(matches!(error, DecodeError::NoFrame { count: 1 }) && error.is_permanent(), "{error}");
     }
     let many = [(*b"acTL", vec![0x7f, 0xff, 0xff, 0xff, 0, 0, 0, 0])];
     let animation = png_with(b"\0\0\0\x04\0\0\0\x02\x08\0\0\0\0", &many);
     let error = ask_frame(&pool, "far", animation, 100_000).await.expect_err("too far in");
     assert!(matches!(error, DecodeError::Unsupported { format: Format::Png, .. }), "{error}");
     assert_eq!(pool.stats().jobs, 0);
+    pool.close().await;
+}
+
+/// Promise: frames that are asked for together have the answers that they have alone, before a break and behind it.
+#[tokio::test]
+async fn frames_fail_alone() {
+    let mut file = Vec::new();
+    {
+        let mut encoder = gif::Encoder::new(&mut file, 16, 16, &[0, 0, 0, 255, 0, 0, 0, 255, 0, 0, 0, 255]).expect("gif");
+        for frame in 0..8u8 {
+            let indices: Vec<u8> = (0..=255).map(|n| (n / (frame + 3) + frame) % 4).collect();
+            encoder.write_frame(&gif::Frame::from_indexed_pixels(16, 16, indices, None)).expect("frame");
+        }
+    }
+    let pool = start(settings()).await;
+    let specs: Vec<String> = [0, 2, 3, 7, 8].iter().map(|frame| format!("video?frames={frame}&size=9x9")).collect();
+    let specs: Vec<&str> = specs.iter().map(String::as_str).collect();
+    for (name, cut) in [("whole", file.len()), ("cut", file.len() / 2), ("stump", 40)] {
+        let bytes = &file[..cut];
+        let together = ask(&pool, name, bytes.to_vec(), &specs).await;
+        let mut given = 0;
+        for (place, spec) in specs.iter().enumerate() {
+            let alone = ask(&pool, &format!("{name}-{place}"), bytes.to_vec(), &[spec]).await;
+            let told = |answers: &Answer, place: usize| match answers {
+                Ok(answers) => answers[place].as_ref().map(|tensor| tensor.data.clone()).map_err(ToString::to_string),
+                Err(error) => Err(error.to_string()),
+            };
+            assert_eq!(told(&together, place), told(&alone, 0), "{name}, {spec}");
+            given += u32::from(told(&alone, 0).is_ok());
+        }
+        assert_eq!(
+            given,
+            match name {
+                "whole" => 4,
+                "cut" => 2,
+                _ => 0,
+            },
+            "{name}"
+        );
+    }
     pool.close().await;
 }
 

@@ -1,7 +1,7 @@
 """Framecache: a distributed cache for training data.
 
-A cluster between S3 and your loaders keeps raw objects and decoded pictures; this package asks it for both. Decoding happens in the
-cluster, so that the training process holds no codec and no worker pool.
+A cluster between S3 and your loaders keeps raw objects and decoded pictures; this package asks it for both. Decoding happens in
+the cluster, so that the training process holds no codec and no worker pool.
 
 >>> import framecache as fc
 >>> client = fc.Client("env")                     # or "host:4433"; nothing is connected yet
@@ -12,7 +12,21 @@ cluster, so that the training process holds no codec and no worker pool.
 Importing it starts no thread and opens no socket; it is safe under fork, forkserver and spawn.
 """
 
-from ._native import Batch, Client, Entry, Image, Listing, Node, Raw, Stat, Tensor, __version__
+from ._native import (
+    Batch,
+    Client,
+    Entry,
+    Frames,
+    Image,
+    Listing,
+    Node,
+    RandomResizedCrop,
+    Raw,
+    Stat,
+    Tensor,
+    Video,
+    __version__,
+)
 from .errors import (
     BusyError,
     ChangedError,
@@ -36,12 +50,14 @@ __all__ = [
     "DeniedError",
     "Entry",
     "FramecacheError",
+    "Frames",
     "Image",
     "InvalidError",
     "Listing",
     "Node",
     "NotFoundError",
     "OutOfRangeError",
+    "RandomResizedCrop",
     "Raw",
     "Stat",
     "Tensor",
@@ -50,5 +66,6 @@ __all__ = [
     "UnavailableError",
     "UndecodableError",
     "UnsupportedError",
+    "Video",
     "__version__",
 ]

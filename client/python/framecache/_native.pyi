@@ -45,6 +45,36 @@ class Image:
     def __hash__(self) -> int: ...
 
 @final
+class RandomResizedCrop:
+    """torchvision's ``RandomResizedCrop`` and ``RandomHorizontalFlip``, drawn by seed, epoch and address."""
+
+    def __new__(
+        cls,
+        size: int | tuple[int, int],
+        scale: tuple[float, float] = (0.08, 1.0),
+        ratio: tuple[float, float] = (0.75, 4 / 3),
+        flip: float = 0.0,
+        seed: int = 0,
+        epoch: int = 0,
+        *,
+        filter: Literal["nearest", "box", "bilinear", "hamming", "bicubic", "lanczos"] = "bilinear",
+        mode: Literal["rgb", "gray"] = "rgb",
+        alpha: str = "drop",
+        depth: Literal["pillow", "scale"] = "pillow",
+        layout: Literal["hwc", "chw"] = "hwc",
+        orientation: Literal["ignore", "apply"] = "ignore",
+        truncated: Literal["error", "pad"] = "error",
+        profile: Literal["exact", "fast"] = "exact",
+    ) -> Self: ...
+    def at(self, epoch: int) -> RandomResizedCrop: ...
+    def draw(self, sample: str, *, width: int, height: int, orientation: int = 1) -> Image: ...
+    @property
+    def shape(self) -> tuple[int, int, int]: ...
+    @property
+    def epoch(self) -> int: ...
+    def __eq__(self, other: object, /) -> bool: ...
+
+@final
 class Raw:
     """Raw bytes of one version of an object: a read-only buffer."""
 
@@ -106,6 +136,44 @@ class Batch:
     def __len__(self) -> int: ...
     def __getitem__(self, index: int, /) -> Tensor: ...
     def __iter__(self) -> Iterator[Tensor]: ...
+
+@final
+class Frames:
+    """Frames of one animation, in the order they were asked for."""
+
+    @property
+    def data(self) -> Tensor: ...
+    @property
+    def indices(self) -> list[int]: ...
+    def __len__(self) -> int: ...
+    def __getitem__(self, place: int, /) -> Tensor: ...
+    def __iter__(self) -> Iterator[Tensor]: ...
+
+@final
+class Video:
+    """An animation, or the pages of a TIFF: what is known of it, and its frames."""
+
+    @property
+    def uri(self) -> str: ...
+    @property
+    def num_frames(self) -> int | None: ...
+    @property
+    def width(self) -> int: ...
+    @property
+    def height(self) -> int: ...
+    @property
+    def format(self) -> str: ...
+    @property
+    def version(self) -> str: ...
+    def get_frames_at(
+        self,
+        indices: Sequence[int],
+        spec: Image | str | None = None,
+        *,
+        out: Any = None,
+        timeout: float | None = None,
+        **image: Any,
+    ) -> Frames: ...
 
 @final
 class Entry:
@@ -181,11 +249,12 @@ class Client:
     def images(
         self,
         uris: Iterable[str],
-        spec: Image | str | None = None,
+        spec: Image | RandomResizedCrop | str | None = None,
         on_error: Literal["raise", "skip", "fill"] = "raise",
         out: Any = None,
         timeout: float | None = None,
     ) -> Batch: ...
+    def video(self, uri: str, timeout: float | None = None) -> Video: ...
     def stat(self, uri: str, timeout: float | None = None) -> Stat: ...
     def list(self, prefix: str, timeout: float | None = None) -> Listing: ...
     def explain(self, uri: str, spec: Image | str | None = None, timeout: float | None = None) -> dict[str, str]: ...

@@ -117,7 +117,7 @@ class BusyError(FramecacheError):
     _errno = errno.EAGAIN
 
 
-class TimeoutError(FramecacheError, builtins.TimeoutError):  # noqa: A001 - also a builtin TimeoutError
+class TimeoutError(FramecacheError, builtins.TimeoutError):
     """The deadline passed."""
 
     _errno = errno.ETIMEDOUT

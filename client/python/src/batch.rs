@@ -147,7 +147,7 @@ impl Received {
 impl Batch {
     /// All pictures as one array, ``[pictures, height, width, 3]``. Raises ``ValueError`` naming the shapes if they differ.
     #[getter]
-    fn data(&self) -> PyResult<Tensor> {
+    pub(crate) fn data(&self) -> PyResult<Tensor> {
         match &self.data {
             Ok(array) => Ok(Tensor { array: array.clone(), facts: Facts::default() }),
             Err(why) => Err(PyValueError::new_err(why.clone())),
@@ -182,7 +182,8 @@ impl Batch {
         self.slots.len()
     }
 
-    fn __getitem__(&self, index: isize) -> PyResult<Tensor> {
+    #[pyo3(name = "__getitem__")]
+    pub(crate) fn at(&self, index: isize) -> PyResult<Tensor> {
         let place = if index < 0 { index + self.slots.len() as isize } else { index };
         let slot = usize::try_from(place).ok().and_then(|place| self.slots.get(place));
         let slot = slot.ok_or_else(|| PyIndexError::new_err(format!("slot {index} of a batch of {}", self.slots.len())))?;

@@ -4,22 +4,23 @@ use std::future::Future;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use framecache::batch::External;
 use framecache::client::Listing as Page;
 use framecache::wire::Trace;
-use framecache::{Batch as Slots, Call, ClientConfig, Error, ErrorKind, ImageSpec, ObjectId};
-use pyo3::buffer::PyBuffer;
-use pyo3::exceptions::{PyBufferError, PyTypeError};
+use framecache::{Call, ClientConfig, Error, ErrorKind, ObjectId};
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple};
 
 use crate::batch::{Batch, OnError, Received};
+use crate::crop::RandomResizedCrop;
 use crate::error::{exception, invalid, passable};
 use crate::facts::{Listing, Node, Stat};
 use crate::process::{PerProcess, wait};
 use crate::raw::Raw;
 use crate::settings;
 use crate::spec::spec_of;
+use crate::video::Video;
+use crate::wanted::Wanted;
 
 /// A client of a cluster.
 ///
@@ -59,6 +60,27 @@ impl Client {
     {
         let call = call(py, timeout)?;
         wait(py, work(self.connected(py)?, call))?.map_err(|error| exception(py, &error))
+    }
+
+    /// Asks for pixels, and waits until they are in.
+    pub(crate) fn receive(
+        &self,
+        py: Python<'_>,
+        wanted: Wanted,
+        keys: Vec<Py<PyString>>,
+        on_error: OnError,
+        out: Option<&Bound<'_, PyAny>>,
+        timeout: Option<f64>,
+    ) -> PyResult<Batch> {
+        let out = out.map(|out| wanted.buffer(out)).transpose()?;
+        let slots = wanted.slots(out.as_ref(), self.config.memory).map_err(|error| exception(py, &error))?;
+        let (client, call) = (self.connected(py)?, call(py, timeout)?);
+        // `out` is held here until the work is gone, however it ends.
+        let (pictures, outcomes) = wait(py, async move {
+            let outcomes = wanted.ask(&client, &slots, &call).await;
+            (slots.finish(), outcomes)
+        })?;
+        Received { pictures, outcomes, keys, out, on_error }.batch(py)
     }
 
     pub(crate) fn list_page(
@@ -126,7 +148,8 @@ impl Client {
         self.ask(py, timeout, |client, call| async move { client.read(&id, start, length, &call).await }).map(Raw::from)
     }
 
-    /// Decodes pictures, each by ``spec`` (an ``Image``, or its text), in the cluster; gives them in the order of ``uris``.
+    /// Decodes pictures, each by ``spec`` (an ``Image``, its text, or a ``RandomResizedCrop``), in the cluster; gives them in the order of
+    /// ``uris``.
     ///
     /// ``on_error`` says what becomes of a picture that is missing, denied, broken, unsupported or too large: ``"raise"``;
     /// ``"skip"``: the batch is made without it, and ``batch.keys`` says which remain; ``"fill"``: its slot is zeros, and
@@ -155,18 +178,24 @@ impl Client {
         out: Option<&Bound<'_, PyAny>>,
         timeout: Option<f64>,
     ) -> PyResult<Batch> {
-        let spec = spec_of(spec)?;
         let on_error = OnError::parse(py, on_error)?;
         let (keys, ids) = objects(uris)?;
-        let out = out.map(|out| pixels_buffer(out, ids.len(), &spec)).transpose()?;
-        let slots = slots(ids.len(), &spec, out.as_ref(), self.config.memory).map_err(|error| exception(py, &error))?;
-        let (client, call) = (self.connected(py)?, call(py, timeout)?);
-        // `out` is held here until the work is gone, however it ends.
-        let (pictures, outcomes) = wait(py, async move {
-            let outcomes = client.images(&ids, &spec, &slots, &call).await;
-            (slots.finish(), outcomes)
-        })?;
-        Received { pictures, outcomes, keys, out, on_error }.batch(py)
+        let wanted = match spec.and_then(|spec| spec.cast::<RandomResizedCrop>().ok()) {
+            Some(crop) => Wanted::Crops { ids, crop: crop.get().clone() },
+            None => Wanted::Images { ids, spec: spec_of(spec)? },
+        };
+        self.receive(py, wanted, keys, on_error, out, timeout)
+    }
+
+    /// Metadata of an animation (GIF, WebP, PNG, AVIF) or of a TIFF of several pages, whose frames are then asked for by index.
+    ///
+    /// >>> video = fc.Client("env").video("s3://photos/fun/ball.gif")
+    /// >>> video.width, video.height
+    /// (96, 96)
+    #[pyo3(signature = (uri, timeout=None))]
+    fn video(slf: &Bound<'_, Self>, uri: Bound<'_, PyString>, timeout: Option<f64>) -> PyResult<Video> {
+        let facts = slf.get().stat(slf.py(), &uri.to_cow()?, timeout)?;
+        Ok(Video::new(slf.clone().unbind(), uri.unbind(), facts))
     }
 
     /// Version, size and media facts of an object, without its bytes.
@@ -279,7 +308,7 @@ fn trace(py: Python<'_>) -> PyResult<Option<Trace>> {
     Ok(Some(Trace { trace_id: trace_id.to_be_bytes(), span_id: span_id.to_be_bytes(), flags }))
 }
 
-fn object(py: Python<'_>, uri: &str) -> PyResult<ObjectId> {
+pub(crate) fn object(py: Python<'_>, uri: &str) -> PyResult<ObjectId> {
     uri.parse().map_err(|failure: framecache::object::ParseError| {
         exception(py, &Error { uri: Some(uri.to_owned()), ..Error::from(failure) })
     })
@@ -296,40 +325,4 @@ fn objects(uris: &Bound<'_, PyAny>) -> PyResult<(Vec<Py<PyString>>, Vec<ObjectId
         found.0.push(uri.unbind());
     }
     Ok(found)
-}
-
-/// The buffer of `out`, if `count` pictures of `spec` fit it exactly.
-fn pixels_buffer(out: &Bound<'_, PyAny>, count: usize, spec: &ImageSpec) -> PyResult<PyBuffer<u8>> {
-    let py = out.py();
-    let shape = spec.fixed_shape().ok_or_else(|| {
-        invalid(py, format!("out= wants a spec whose output has one size, with crop or size; {spec} depends on the picture"))
-    })?;
-    // A torch tensor has no buffer of its own, but lends it as a numpy array.
-    let buffer = PyBuffer::<u8>::get(out).or_else(|failure| match out.getattr("numpy") {
-        Ok(numpy) => PyBuffer::<u8>::get(&numpy.call0()?),
-        Err(raised) => passable(py, raised).and(Err(failure)),
-    })?;
-    if buffer.readonly() || !buffer.is_c_contiguous() {
-        return Err(PyBufferError::new_err("out= wants a writable, C-contiguous buffer"));
-    }
-    let [a, b, c] = shape.map(|side| side as usize);
-    let want = [count, a, b, c];
-    match buffer.shape() == want {
-        true => Ok(buffer),
-        false => Err(invalid(py, format!("out has shape {:?}, want {want:?}", buffer.shape()))),
-    }
-}
-
-/// Where the pictures are received.
-fn slots(count: usize, spec: &ImageSpec, out: Option<&PyBuffer<u8>>, memory: u64) -> Result<Slots, Error> {
-    match (spec.fixed_shape(), out) {
-        (Some(shape), Some(out)) => {
-            let external = External { pointer: out.buf_ptr().cast(), bytes: out.len_bytes() };
-            // SAFETY: the caller holds `out` exported, so it stays valid, until the slots are gone; that nothing else uses it
-            // meanwhile is asked of whoever passes `out=`.
-            unsafe { Slots::external(count, shape, external) }
-        }
-        (Some(shape), None) => Slots::fixed(count, shape),
-        (None, _) => Ok(Slots::new(count, memory)),
-    }
 }

@@ -81,21 +81,21 @@ impl Listing {
 #[pyclass(frozen, get_all, module = "framecache")]
 pub(crate) struct Stat {
     /// Its version (etag).
-    version: String,
+    pub(crate) version: String,
     /// Bytes.
     size: u64,
     /// Name of the media format by content; empty if it is not a known one.
-    format: String,
+    pub(crate) format: String,
     /// Pixels; 0 if it is not a picture.
-    width: u32,
+    pub(crate) width: u32,
     /// Pixels; 0 if it is not a picture.
-    height: u32,
+    pub(crate) height: u32,
     /// EXIF orientation, 1 to 8.
     orientation: u8,
     /// Pillow's ``Image.mode``, e.g. ``"RGB"``, ``"P"``, ``"I;16"``; empty if it is not a picture.
     mode: String,
     /// Frames or pages; ``None`` where only decoding would tell.
-    frames: Option<u32>,
+    pub(crate) frames: Option<u32>,
     /// Bytes that decoding it takes.
     decode_bytes: u64,
 }

@@ -7,6 +7,7 @@
 
 mod batch;
 mod client;
+mod crop;
 mod dlpack;
 mod error;
 mod facts;
@@ -15,6 +16,8 @@ mod raw;
 mod settings;
 mod spec;
 mod tensor;
+mod video;
+mod wanted;
 
 use pyo3::prelude::*;
 
@@ -23,6 +26,9 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<client::Client>()?;
     module.add_class::<spec::Image>()?;
+    module.add_class::<crop::RandomResizedCrop>()?;
+    module.add_class::<video::Video>()?;
+    module.add_class::<video::Frames>()?;
     module.add_class::<batch::Batch>()?;
     module.add_class::<tensor::Tensor>()?;
     module.add_class::<raw::Raw>()?;

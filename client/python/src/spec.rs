@@ -142,7 +142,7 @@ pub(crate) fn spec_of(spec: Option<&Bound<'_, PyAny>>) -> PyResult<ImageSpec> {
 }
 
 /// The spec of `text`, in its canonical form: values that mean the same are equal.
-fn parsed(py: Python<'_>, text: &str) -> PyResult<Image> {
+pub(crate) fn parsed(py: Python<'_>, text: &str) -> PyResult<Image> {
     let spec = text.parse::<ImageSpec>().and_then(|spec| spec.to_string().parse());
     let spec = spec.map_err(|failure: SpecError| {
         let kind = if matches!(failure, SpecError::Unsupported(_)) { ErrorKind::Unsupported } else { ErrorKind::Invalid };

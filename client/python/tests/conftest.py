@@ -13,11 +13,10 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import framecache as fc
 import PIL
 import pytest
 from PIL import Image
-
-import framecache as fc
 
 ROOT = Path(__file__).resolve().parents[3]
 READY_SECONDS_MAX = 60
@@ -56,10 +55,25 @@ def start(folder: Path, state: Path, nodes: int = 1, bucket: str = "photos") -> 
     ready = state / "ready.json"
     log = state / "node.log"
     program = binary("framecache-node", "FRAMECACHE_NODE")
-    command = [program, "dev", "--nodes", str(nodes), "--data", folder, "--bucket", bucket, "--ready-file", ready, "--disk", "256MiB"]
+    command = [
+        program,
+        "dev",
+        "--nodes",
+        str(nodes),
+        "--data",
+        folder,
+        "--bucket",
+        bucket,
+        "--ready-file",
+        ready,
+        "--disk",
+        "256MiB",
+    ]
     environment = {**os.environ, "XDG_STATE_HOME": str(state)}
     with log.open("wb") as out:
-        process = subprocess.Popen([str(part) for part in command], stdout=out, stderr=out, stdin=subprocess.DEVNULL, env=environment)
+        process = subprocess.Popen(
+            [str(part) for part in command], stdout=out, stderr=out, stdin=subprocess.DEVNULL, env=environment
+        )
     end = time.monotonic() + READY_SECONDS_MAX
     while not ready.exists():
         if process.poll() is not None or time.monotonic() > end:
@@ -113,6 +127,9 @@ def cluster(tmp_path_factory) -> Cluster:
     (folder / "mix/gray.jpg").write_bytes(jpeg(picture(300, 300, SEED + 20).convert("L")))
     for index in range(64):
         (folder / f"same/{index:02}.jpg").write_bytes(jpeg(picture(288, 272, SEED + 100 + index)))
+    (folder / "fun").mkdir()
+    frames = [picture(96, 96, SEED + 40 + number) for number in range(3)]
+    frames[0].save(folder / "fun/ball.gif", save_all=True, append_images=frames[1:])
     good = jpeg(picture(300, 300, SEED + 30))
     (folder / "bad/cut.jpg").write_bytes(good[: len(good) // 2])
     (folder / "bad/text.jpg").write_bytes(b"no picture at all, " * 20)
@@ -145,7 +162,7 @@ def expected(path: Path, short=None, crop=None, size=None, filter="bilinear") ->
         image = image.resize(size, FILTERS[filter])
     if crop is not None:
         width, height = image.size
-        left, top = int(round((width - crop) / 2)), int(round((height - crop) / 2))
+        left, top = round((width - crop) / 2), round((height - crop) / 2)
         image = image.crop((left, top, left + crop, top + crop))
     return image
 

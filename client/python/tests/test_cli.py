@@ -3,6 +3,7 @@
 import io
 import json
 import subprocess
+from pathlib import Path
 
 import numpy
 import pytest
@@ -15,7 +16,9 @@ def run(cluster, tmp_path):
     program = binary("framecache", "FRAMECACHE_CLI")
 
     def run(*arguments, code=0):
-        done = subprocess.run([program, *map(str, arguments)], env=cluster.environment(), cwd=tmp_path, capture_output=True, timeout=60)
+        done = subprocess.run(
+            [program, *map(str, arguments)], env=cluster.environment(), cwd=tmp_path, capture_output=True, timeout=60
+        )
         assert done.returncode == code, (done.returncode, done.stderr.decode())
         return done
 
@@ -44,7 +47,9 @@ def test_get_decoded(run, cluster, tmp_path):
         run("get", cluster.uri("mix/0.jpg"), "--spec", spec, *arguments)
         got = numpy.asarray(load())
         assert got.dtype == "uint8" and numpy.array_equal(got, want), arguments
-    assert numpy.array_equal(numpy.asarray(Image.open(io.BytesIO(run("get", cluster.uri("mix/0.jpg"), "--spec", spec).stdout))), want)
+    assert numpy.array_equal(
+        numpy.asarray(Image.open(io.BytesIO(run("get", cluster.uri("mix/0.jpg"), "--spec", spec).stdout))), want
+    )
 
 
 def test_contact_sheet(run, cluster, tmp_path):
@@ -100,8 +105,15 @@ def test_full_standard_output_is_an_exit_code(cluster):
     """Code 1 and a sentence, for every command that prints."""
     program = binary("framecache", "FRAMECACHE_CLI")
     uri = cluster.uri("raw/3m.bin")
-    for line in (["status"], ["status", "--json"], ["explain", uri], ["explain", uri, "--json"], ["ls", cluster.uri("")], ["get", uri, "-o", "-"]):
-        with open("/dev/full", "wb") as full:
+    for line in (
+        ["status"],
+        ["status", "--json"],
+        ["explain", uri],
+        ["explain", uri, "--json"],
+        ["ls", cluster.uri("")],
+        ["get", uri, "-o", "-"],
+    ):
+        with Path("/dev/full").open("wb") as full:
             done = subprocess.run([program, *line], env=cluster.environment(), stdout=full, stderr=subprocess.PIPE, timeout=60)
         assert done.returncode == 1 and b"cannot write -" in done.stderr, (line, done)
 
@@ -110,7 +122,10 @@ def test_a_reader_that_leaves_ends_it(cluster):
     """`framecache get … | head` ends quietly, as every tool does."""
     program = binary("framecache", "FRAMECACHE_CLI")
     process = subprocess.Popen(
-        [program, "get", cluster.uri("raw/3m.bin"), "-o", "-"], env=cluster.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [program, "get", cluster.uri("raw/3m.bin"), "-o", "-"],
+        env=cluster.environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
     )
     process.stdout.read(10)
     process.stdout.close()

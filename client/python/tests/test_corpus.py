@@ -6,10 +6,9 @@ import json
 import os
 from pathlib import Path
 
+import framecache as fc
 import pytest
 from conftest import expected, jpeg, picture, sha256, start, stop
-
-import framecache as fc
 
 FILES_MIN = 120
 GOOD_MIN = 96
@@ -44,10 +43,20 @@ def generated(folder: Path) -> list[dict]:
             continue
         whole = expected(path)
         resized = [
-            {"short_side": 128, "filter": filter, "rgb_sha256": hashlib.sha256(expected(path, short=128, filter=filter).tobytes()).hexdigest()}
+            {
+                "short_side": 128,
+                "filter": filter,
+                "rgb_sha256": hashlib.sha256(expected(path, short=128, filter=filter).tobytes()).hexdigest(),
+            }
             for filter in ("bilinear", "bicubic")
         ]
-        expect = {"ok": True, "width": whole.width, "height": whole.height, "rgb_sha256": hashlib.sha256(whole.tobytes()).hexdigest(), "resized": resized}
+        expect = {
+            "ok": True,
+            "width": whole.width,
+            "height": whole.height,
+            "rgb_sha256": hashlib.sha256(whole.tobytes()).hexdigest(),
+            "resized": resized,
+        }
         rows.append({"file": path.name, "path": path, "expect": expect})
     print(f"corpus: {len(rows)} generated")
     return rows
@@ -86,7 +95,9 @@ def test_decoded_pixels_are_pillows(rows_and_cluster):
     wrong, kinds = [], collections.Counter()
     for row in rows:
         kinds[row.get("kind", "jpeg")] += 1
-        want = row["expect"].get("rgb_sha256") if row["expect"]["ok"] else ("UndecodableError", "UnsupportedError", "TooLargeError")
+        want = (
+            row["expect"].get("rgb_sha256") if row["expect"]["ok"] else ("UndecodableError", "UnsupportedError", "TooLargeError")
+        )
         if found[row["file"]] not in (want if isinstance(want, tuple) else (want,)):
             wrong.append((row["file"], found[row["file"]]))
     print("by kind:", ", ".join(f"{kind} {count}" for kind, count in sorted(kinds.items())))
@@ -110,6 +121,23 @@ def test_resized_pixels_are_pillows(rows_and_cluster):
                         wrong.append((row["file"], short, filter, found[row["file"]]))
     print(f"{checked} resized pictures compared")
     assert not wrong and checked >= len(good)
+
+
+def test_sampled_frames_are_pillows(rows_and_cluster):
+    """So are the frames of animations, all of a file asked for together. Of several pictures in a JPEG the first is served."""
+    rows, cluster = rows_and_cluster
+    sampled = [row for row in rows if row["expect"].get("frame_samples") and not row["kind"].startswith("jpeg-")]
+    wrong, checked = [], 0
+    with cluster.client() as client:
+        for row in sampled:
+            samples = row["expect"]["frame_samples"]
+            frames = client.video(cluster.uri(row["file"])).get_frames_at([sample["index"] for sample in samples])
+            for frame, sample in zip(frames, samples, strict=True):
+                checked += 1
+                if sha256(frame) != sample["rgb_sha256"]:
+                    wrong.append((row["file"], sample["index"]))
+    print(f"{checked} frames of {len(sampled)} animations compared")
+    assert not wrong and (checked >= 35 or len(rows) == GENERATED)
 
 
 def test_facts_are_pillows(rows_and_cluster):

@@ -3,11 +3,10 @@
 import doctest
 import inspect
 
+import framecache as fc
 import numpy
 import pytest
 from conftest import ROOT
-
-import framecache as fc
 from framecache import _native, errors
 
 
@@ -19,7 +18,9 @@ def documented():
             if not inspect.isclass(item):
                 continue
             yield name, item.__doc__
-            yield from ((f"{name}.{part}", value.__doc__) for part, value in sorted(vars(item).items()) if not part.startswith("__"))
+            yield from (
+                (f"{name}.{part}", value.__doc__) for part, value in sorted(vars(item).items()) if not part.startswith("__")
+            )
 
 
 EXAMPLES = {name: text for name, text in documented() if text and ">>>" in text}

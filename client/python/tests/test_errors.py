@@ -5,9 +5,8 @@ import copy
 import pickle
 import sys
 
-import pytest
-
 import framecache as fc
+import pytest
 from framecache import errors
 
 BUILTIN = {
@@ -31,9 +30,18 @@ def test_every_class_is_an_oserror_that_travels(name):
     assert str(made) == "why" and made.errno is not None
     for other in (pickle.loads(pickle.dumps(made)), copy.copy(made)):
         assert type(other) is type(made) and str(other) == "why" and other.errno == made.errno
-        assert vars(other) == vars(made) == {
-            "kind": "k", "cause": "c", "uri": "s3://b/k", "node": "n", "attempt": 3, "retry_after": 0.5,
-        }
+        assert (
+            vars(other)
+            == vars(made)
+            == {
+                "kind": "k",
+                "cause": "c",
+                "uri": "s3://b/k",
+                "node": "n",
+                "attempt": 3,
+                "retry_after": 0.5,
+            }
+        )
 
 
 def test_no_cluster_is_a_connection_error(tmp_path, ca_file):
@@ -45,7 +53,7 @@ def test_no_cluster_is_a_connection_error(tmp_path, ca_file):
 
 
 def test_wrong_trust_is_a_value_error(tmp_path):
-    with pytest.raises(ValueError, match="no-such-ca.pem"):
+    with pytest.raises(ValueError, match=r"no-such-ca\.pem"):
         fc.Client("127.0.0.1:9", ca=tmp_path / "no-such-ca.pem").read("s3://abc/x")
 
 
@@ -72,6 +80,7 @@ class Interrupting:
 
 def test_an_interrupt_is_never_a_value(cluster, client, monkeypatch):
     """A Ctrl-C that arrives while the errors of a batch are made ends the call."""
+
     def interrupted(self, *arguments, **facts):
         raise KeyboardInterrupt
 
@@ -90,6 +99,7 @@ def test_an_interrupt_is_never_a_value(cluster, client, monkeypatch):
 @pytest.mark.parametrize("raised", [KeyboardInterrupt, SystemExit, RuntimeError])
 def test_an_interrupt_passes_what_we_can_do_without(cluster, client, monkeypatch, raised):
     """Tracing that is broken costs no call, odd arguments get their sentence, and a Ctrl-C passes through both."""
+
     def ends(otherwise):
         return pytest.raises(otherwise if raised is RuntimeError else raised)
 

@@ -2,11 +2,10 @@
 
 import gc
 
+import framecache as fc
 import numpy
 import pytest
 from conftest import SIZES, expected
-
-import framecache as fc
 
 SPECS = [
     {"short": 256, "crop": 224},
@@ -38,7 +37,7 @@ def test_shapes_that_differ_are_named(cluster, client, settings):
     for picture, name in zip(batch, names, strict=True):
         assert numpy.array_equal(numpy.asarray(picture), numpy.asarray(expected(cluster.folder / name, **settings)))
     with pytest.raises(ValueError) as caught:
-        batch.data
+        _ = batch.data
     assert all(str(list(picture.shape)) in str(caught.value) for picture in batch)
 
 
@@ -75,7 +74,12 @@ def mixed(cluster):
 def check_errors(batch, uris):
     assert sorted(batch.errors) == [0, 2, 4]
     for index, error in batch.errors.items():
-        assert isinstance(error, BAD[uris[index].split("/", 3)[3]]) and error.uri == uris[index] and error.node and error.attempt >= 1
+        assert (
+            isinstance(error, BAD[uris[index].split("/", 3)[3]])
+            and error.uri == uris[index]
+            and error.node
+            and error.attempt >= 1
+        )
 
 
 @pytest.mark.parametrize("name", BAD)

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 PICTURES = int(os.environ.get("FRAMECACHE_TEST_PICTURES", "10000"))
 PRIVATE_BYTES_MAX = 64 << 20
@@ -32,12 +33,17 @@ print(most, max(after), late - early)
 
 def test_private_memory_is_small_and_flat(cluster):
     """With `memory="32MiB"`: interpreter, numpy and client under 64 MiB beside the pictures that are held; no growth."""
-    here = os.path.dirname(__file__)
+    here = str(Path(__file__).parent)
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, here, str(PICTURES)], env=cluster.environment(), capture_output=True, text=True, timeout=600
+        [sys.executable, "-c", SCRIPT, here, str(PICTURES)],
+        env=cluster.environment(),
+        capture_output=True,
+        text=True,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     most, between, growth = map(int, done.stdout.split())
-    print(f"{PICTURES} pictures: {most / 2**20:.1f} MiB beside the batch, {between / 2**20:.1f} MiB between batches, growth {growth}")
+    beside, between_mib = most / 2**20, between / 2**20
+    print(f"{PICTURES} pictures: {beside:.1f} MiB beside the batch, {between_mib:.1f} MiB between batches, growth {growth}")
     assert max(most, between) <= PRIVATE_BYTES_MAX
     assert growth <= GROWTH_BYTES_MAX

@@ -26,7 +26,8 @@ def test_import_costs_nothing():
 import os, sys
 def state():
     pss = next(int(l.split()[1]) for l in open("/proc/self/smaps_rollup") if l.startswith("Pss:"))
-    open_files = sorted(os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{fd}"))
+    links = [f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd")]
+    open_files = sorted(os.readlink(link) for link in links if os.path.exists(link))
     return pss * 1024, open_files, len(os.listdir("/proc/self/task"))
 state()
 before = state()
@@ -99,7 +100,11 @@ import framecache as fc
 silent = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 silent.bind(("127.0.0.1", 0))
 client = fc.Client("127.0.0.1:%d" % silent.getsockname()[1], ca={str(ROOT / "client/tests/ca.pem")!r})
-for call in (lambda: client.read("s3://abc/x", timeout=0.5), lambda: client.images(["s3://abc/x"], timeout=0.5), lambda: client.nodes(timeout=0.5)):
+for call in (
+    lambda: client.read("s3://abc/x", timeout=0.5),
+    lambda: client.images(["s3://abc/x"], timeout=0.5),
+    lambda: client.nodes(timeout=0.5),
+):
     try:
         call()
     except (TimeoutError, ConnectionError) as error:

@@ -1,12 +1,13 @@
 """Raw reads: the file's bytes, in the memory they were received into; and what is known of objects."""
 
+import framecache as fc
 import numpy
 import pytest
 
-import framecache as fc
 
-
-@pytest.mark.parametrize(("start", "length"), [(0, None), (0, 10), (1048575, 2), (5, 2**21), (3145744, 1), (3145745, None), (10, 0), (3000000, 10**9)])
+@pytest.mark.parametrize(
+    ("start", "length"), [(0, None), (0, 10), (1048575, 2), (5, 2**21), (3145744, 1), (3145745, None), (10, 0), (3000000, 10**9)]
+)
 def test_bytes_are_the_files(cluster, client, start, length):
     """Any range, cut at the end of the object."""
     want = (cluster.folder / "raw/3m.bin").read_bytes()
@@ -37,10 +38,9 @@ def test_failures_have_their_class(cluster, client):
         client.read(cluster.uri("raw/3m.bin"), start=10**9)
     with pytest.raises(ValueError):
         client.read("s3://no-such-bucket/x")
-    with pytest.raises(fc.TooLargeError):
-        with cluster.client(memory="4MiB") as small:
-            (cluster.folder / "raw/5m.bin").write_bytes(bytes(5 << 20))
-            small.read(cluster.uri("raw/5m.bin"))
+    with pytest.raises(fc.TooLargeError), cluster.client(memory="4MiB") as small:
+        (cluster.folder / "raw/5m.bin").write_bytes(bytes(5 << 20))
+        small.read(cluster.uri("raw/5m.bin"))
 
 
 def test_listing_is_in_order_and_lazy(cluster, client):
@@ -61,7 +61,7 @@ def test_listed_addresses_name_their_objects(cluster, client):
         (cluster.folder / key).write_bytes(key.encode())
     entries = list(client.list(cluster.uri("odd/")))
     assert [bytes(client.read(entry.uri)).decode() for entry in entries] == sorted(keys)
-    for entry, key in zip(entries, sorted(keys)):
+    for entry, key in zip(entries, sorted(keys), strict=True):
         if key.endswith("/b"):
             assert [under.uri for under in client.list(entry.uri[:-1])] == [entry.uri]
 
@@ -70,7 +70,10 @@ def test_objects_and_nodes_are_explained(cluster, client):
     facts = client.stat(cluster.uri("mix/0.jpg"))
     assert (facts.format, facts.width, facts.height, facts.orientation) == ("jpeg", 500, 375, 1)
     assert (facts.mode, facts.frames) == ("RGB", 1)
-    assert facts.size == (cluster.folder / "mix/0.jpg").stat().st_size and facts.version == client.read(cluster.uri("mix/0.jpg")).version
+    assert (
+        facts.size == (cluster.folder / "mix/0.jpg").stat().st_size
+        and facts.version == client.read(cluster.uri("mix/0.jpg")).version
+    )
     said = client.explain(cluster.uri("mix/0.jpg"), fc.Image(short=64))
     assert said and all(isinstance(value, str) for value in said.values())
     (node,) = client.nodes()

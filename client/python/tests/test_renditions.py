@@ -4,12 +4,11 @@ import builtins
 import os
 import random
 
+import framecache as fc
 import numpy
 import pytest
 from conftest import SEED, picture, start, stop
 from PIL import Image, ImageOps
-
-import framecache as fc
 
 SOAK = bool(os.environ.get("FRAMECACHE_SOAK"))
 CASES = int(os.environ.get("FRAMECACHE_TEST_RENDITIONS", "20000" if SOAK else "400"))
@@ -26,7 +25,9 @@ def pictures(tmp_path_factory):
     for number in range(4):
         for form in FORMATS:
             # Small ones too, where edges matter most.
-            width, height = (chance.choice([chance.randint(1, 12), chance.randint(13, 90), chance.randint(91, 420)]) for _ in "wh")
+            width, height = (
+                chance.choice([chance.randint(1, 12), chance.randint(13, 90), chance.randint(91, 420)]) for _ in "wh"
+            )
             made = picture(width, height, SEED + number)
             name = f"{number}-{form}"
             if form == "rgba.png":
@@ -78,7 +79,7 @@ def drawn(chance: random.Random, size: tuple[int, int]) -> dict:
     return settings
 
 
-def resized(whole, short=None, max=None, size=None, **others):  # noqa: A002
+def resized(whole, short=None, max=None, size=None, **others):
     """torchvision's `Resize(short, max_size=max)`, or no side longer than `max`."""
     width, height = whole
     if size is not None:
@@ -86,7 +87,11 @@ def resized(whole, short=None, max=None, size=None, **others):  # noqa: A002
     if short is None:
         if max is None or builtins.max(width, height) <= max:
             return width, height
-        return (max, builtins.max(1, int(max * height / width))) if width >= height else (builtins.max(1, int(max * width / height)), max)
+        return (
+            (max, builtins.max(1, int(max * height / width)))
+            if width >= height
+            else (builtins.max(1, int(max * width / height)), max)
+        )
     less, more = sorted((width, height))
     new_less, new_more = short, int(short * more / less)
     if max is not None and new_more > max:
@@ -94,18 +99,26 @@ def resized(whole, short=None, max=None, size=None, **others):  # noqa: A002
     return (new_less, new_more) if width <= height else (new_more, new_less)
 
 
-def pillows(path, orientation="ignore", filter="bilinear", box=None, crop=None, flip=False, mode="rgb", alpha="drop", layout="hwc", **sizes):
+def pillows(
+    path,
+    orientation="ignore",
+    filter="bilinear",
+    box=None,
+    crop=None,
+    flip=False,
+    mode="rgb",
+    alpha="drop",
+    layout="hwc",
+    **sizes,
+):
     """What Pillow makes of it."""
     with Image.open(path) as opened:
-        if alpha == "drop":
-            image = opened.convert("RGB")
-        else:
-            image = opened.convert("RGBA")
+        image = opened.convert("RGB" if alpha == "drop" else "RGBA")
         if orientation == "apply":
             exif = opened.getexif()
             image = ImageOps.exif_transpose(with_exif(image, exif))
     if alpha.startswith("over:"):
-        ground = Image.new("RGBA", image.size, tuple(bytes.fromhex(alpha[5:])) + (255,))
+        ground = Image.new("RGBA", image.size, (*bytes.fromhex(alpha[5:]), 255))
         image = Image.alpha_composite(ground, image).convert("RGB")
     if mode == "gray":
         image = image.convert("L")
@@ -118,7 +131,7 @@ def pillows(path, orientation="ignore", filter="bilinear", box=None, crop=None, 
         image = image.crop((x, y, x + width, y + height))
     if crop is not None:
         width, height = image.size
-        left, top = int(round((width - crop) / 2)), int(round((height - crop) / 2))
+        left, top = round((width - crop) / 2), round((height - crop) / 2)
         image = image.crop((left, top, left + crop, top + crop))
     if flip:
         image = image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
@@ -179,18 +192,28 @@ def test_tiles_come_from_one_decode(pictures):
             assert abs(columns / rows - aspect) == min(abs(w / h - aspect) for w, h in shapes), name
 
 
-FAST = [{"short": 200}, {"short": 200, "crop": 180, "flip": True}, {"box": (301, 200, 900, 700), "size": (110, 80)}, {"max": 700}, {}, {"mode": "gray", "size": (64, 64)}]
+FAST = [
+    {"short": 200},
+    {"short": 200, "crop": 180, "flip": True},
+    {"box": (301, 200, 900, 700), "size": (110, 80)},
+    {"max": 700},
+    {},
+    {"mode": "gray", "size": (64, 64)},
+]
 
 
 @pytest.mark.parametrize("settings", FAST, ids=str)
 def test_fast_is_close(pictures, settings):
     """Profile `fast` gives the same shapes, and of a JPEG nearly the same pixels; of other formats the same."""
-    cluster, names = pictures
+    cluster, _ = pictures
     with cluster.client() as client:
         for name in ["large.jpg", "0-rgb.png"]:
             if name == "0-rgb.png" and ("box" in settings or "crop" in settings):
                 continue
-            exact, fast = (numpy.asarray(client.images([cluster.uri(name)], fc.Image(**settings, profile=profile))[0]) for profile in ("exact", "fast"))
+            exact, fast = (
+                numpy.asarray(client.images([cluster.uri(name)], fc.Image(**settings, profile=profile))[0])
+                for profile in ("exact", "fast")
+            )
             assert exact.shape == fast.shape
             off = numpy.abs(exact.astype(int) - fast.astype(int))
             assert off.mean() < (4 if name == "large.jpg" else 1e-9), (name, off.mean())

@@ -2,9 +2,8 @@
 
 import pickle
 
-import pytest
-
 import framecache as fc
+import pytest
 
 
 def test_one_meaning_has_one_text():
@@ -17,7 +16,9 @@ def test_one_meaning_has_one_text():
     assert pickle.loads(pickle.dumps(spec)) == spec and eval(repr(spec), {"framecache": fc}) == spec
 
 
-@pytest.mark.parametrize("settings", [{"short": 0}, {"short": -1}, {"crop": 70000}, {"filter": "cubic"}, {"short": 200, "crop": 224}])
+@pytest.mark.parametrize(
+    "settings", [{"short": 0}, {"short": -1}, {"crop": 70000}, {"filter": "cubic"}, {"short": 200, "crop": 224}]
+)
 def test_wrong_specs_are_refused(settings):
     """A spec that cannot be is a ValueError where it is made."""
     with pytest.raises(ValueError):

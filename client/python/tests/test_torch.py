@@ -1,8 +1,7 @@
 """torch takes the memory as it is. Runs where torch is installed."""
 
-import pytest
-
 import framecache as fc
+import pytest
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.peers
@@ -26,7 +25,9 @@ def test_dataloader_workers_read(cluster, client, method):
     """A client inside a dataset works in a DataLoader's workers, whatever starts them."""
     uris = [cluster.uri(f"mix/{index}.jpg") for index in range(4)]
     client.images(uris, fc.Image(short=64, crop=64))
-    loader = torch.utils.data.DataLoader(Pictures(cluster.client(), uris), batch_size=2, num_workers=2, multiprocessing_context=method, timeout=60)
+    loader = torch.utils.data.DataLoader(
+        Pictures(cluster.client(), uris), batch_size=2, num_workers=2, multiprocessing_context=method, timeout=60
+    )
     assert [tuple(batch.shape) for batch in loader] == [(2, 64, 64, 3)] * 2
 
 

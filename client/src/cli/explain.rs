@@ -3,7 +3,7 @@
 use super::failure::Failure;
 use super::output::print;
 use super::status::{object, table};
-use crate::{Call, Client, ImageSpec, ObjectId};
+use crate::{Call, Client, DecodeSpec, ObjectId};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -18,7 +18,7 @@ pub struct Arguments {
     pub uri: ObjectId,
     /// Ask about the pixels of this spec; without it, about the raw bytes
     #[arg(long)]
-    pub spec: Option<ImageSpec>,
+    pub spec: Option<DecodeSpec>,
     /// One JSON object of the same names and values
     #[arg(long)]
     pub json: bool,

@@ -10,7 +10,7 @@ use super::{npy, png, sheet};
 use crate::error::{Error, ErrorKind};
 use crate::frame::Layout;
 use crate::object::SPAN_BYTES;
-use crate::{Batch, Call, Client, ImageSpec, ObjectId, Pictures};
+use crate::{Batch, Call, Client, DecodeSpec, ImageSpec, ObjectId, Pictures};
 
 /// Bytes that are asked for at once: a span has one owner, and a file of any size passes through this much memory.
 const PART_BYTES: u64 = SPAN_BYTES;
@@ -21,6 +21,7 @@ Examples:
   framecache get s3://photos/a.jpg --range 0-16 | xxd                   the first 16 of them
   framecache get s3://photos/a.jpg --spec 'image?short=256' -o a.png    decoded, as PNG
   framecache get s3://photos/a.jpg --spec image -o a.npy                decoded, for numpy.load
+  framecache get s3://photos/a.gif --spec 'video?frames=0,8' -o a.npy   frames of an animation
   framecache get s3://photos/ --contact-sheet sheet.png --limit 200     many on one sheet";
 
 /// Get an object's raw bytes, a decoded picture, or a sheet of many
@@ -36,9 +37,9 @@ pub struct Arguments {
     /// Raw bytes from A up to, not including, B; A- is to the end
     #[arg(long, value_name = "A-B", value_parser = range, conflicts_with_all = ["spec", "contact_sheet"])]
     pub range: Option<(u64, Option<u64>)>,
-    /// Decode by this spec, e.g. 'image?short=256&crop=224'
+    /// Decode by this spec, e.g. 'image?short=256&crop=224', 'video?frames=0,8&short=256'
     #[arg(long)]
-    pub spec: Option<ImageSpec>,
+    pub spec: Option<DecodeSpec>,
     /// Form of a decoded picture; by the file's extension if not given, else PNG
     #[arg(long, value_enum, requires = "spec")]
     pub format: Option<Format>,
@@ -78,7 +79,7 @@ impl Arguments {
         let id: ObjectId = uri.parse()?;
         match &self.spec {
             None => self.raw(&id, client, call).await,
-            Some(spec) => self.picture(&id, spec, client, call).await,
+            Some(spec) => self.pixels(&id, spec, client, call).await,
         }
     }
 
@@ -102,22 +103,37 @@ impl Arguments {
         }
     }
 
-    async fn picture(&self, id: &ObjectId, spec: &ImageSpec, client: &Client, call: &Call) -> Result<(), Failure> {
+    async fn pixels(&self, id: &ObjectId, spec: &DecodeSpec, client: &Client, call: &Call) -> Result<(), Failure> {
         let format = self.format.unwrap_or_else(|| by_extension(self.output.as_deref()));
-        let mut output = Output::open(self.output.as_deref())?;
-        let pictures = decode(std::slice::from_ref(id), spec, client, call).await;
-        let (pictures, outcomes) = pictures;
-        outcomes.into_iter().collect::<Result<Vec<_>, _>>()?;
-        let (Some(head), Some(pixels)) = (pictures.head(0), pictures.pixels(0)) else {
-            return Err(Error::new(ErrorKind::Protocol, "no picture came").about(id).into());
-        };
-        if format == Format::Png && head.layout != Layout::Hwc {
+        if format == Format::Png && spec.image().layout != Layout::Hwc {
             return Err(Failure::usage("a PNG's channels come last: leave out layout=chw, or write to a .npy file"));
+        }
+        if format == Format::Png && spec.frame().is_none() {
+            return Err(Failure::usage("a PNG holds one frame: ask for one, or write to a .npy file"));
+        }
+        let mut output = Output::open(self.output.as_deref())?;
+        let (pictures, outcomes) = match spec {
+            DecodeSpec::Image(image) => decode(std::slice::from_ref(id), image, client, call).await,
+            DecodeSpec::Video(video) => {
+                let batch = Batch::new(video.frames.len(), client.config().memory);
+                let outcomes = client.frames(id, &video.frames, &video.image, &batch, call).await;
+                (batch.finish(), outcomes)
+            }
+        };
+        outcomes.into_iter().collect::<Result<Vec<_>, _>>()?;
+        let one = || Some((pictures.head(0)?.shape, pictures.pixels(0)?));
+        let found = if pictures.len() == 1 { one() } else { pictures.block() };
+        let Some((shape, pixels)) = found else {
+            return Err(Failure::usage("the frames pass the client's memory together: ask for fewer"));
+        };
+        let mut sides: Vec<usize> = shape.iter().map(|&side| side as usize).collect();
+        if matches!(spec, DecodeSpec::Video(_)) {
+            sides.insert(0, pictures.len());
         }
         let mut file = Vec::new();
         let encoded = match format {
-            Format::Png => png::write(&mut file, head.shape, pixels),
-            Format::Npy => npy::write(&mut file, &head.shape.map(|side| side as usize), pixels),
+            Format::Png => png::write(&mut file, shape, pixels),
+            Format::Npy => npy::write(&mut file, &sides, pixels),
         };
         encoded.map_err(|error| Failure::usage(format!("cannot encode the picture: {error}")))?;
         output.write(&file)?;

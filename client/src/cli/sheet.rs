@@ -11,7 +11,7 @@ use super::png;
 use crate::frame::Layout;
 use crate::object::ObjectId;
 use crate::spec::Resize;
-use crate::{Call, Client, ImageSpec};
+use crate::{Call, Client, DecodeSpec, ImageSpec};
 
 /// Side of a tile where no spec is given, in pixels: ten fit a screen's width.
 const TILE: u32 = 128;
@@ -41,9 +41,11 @@ pub(super) struct Sheet {
 }
 
 pub(super) async fn run(arguments: &Arguments, file: &Path, client: &Client, call: &Call) -> Result<(), Failure> {
-    let spec = arguments.spec.clone();
-    let spec =
-        spec.unwrap_or(ImageSpec { resize: Resize::Short { side: TILE, max: None }, crop: Some(TILE), ..ImageSpec::default() });
+    let spec = match arguments.spec.clone() {
+        None => ImageSpec { resize: Resize::Short { side: TILE, max: None }, crop: Some(TILE), ..ImageSpec::default() },
+        Some(DecodeSpec::Image(spec)) => spec,
+        Some(_) => return Err(Failure::usage("a contact sheet shows pictures: want a --spec that begins with image")),
+    };
     if (spec.channels(), spec.layout) != (3, Layout::Hwc) {
         return Err(Failure::usage("a sheet is of colour pictures: leave out mode, alpha=keep and layout"));
     }

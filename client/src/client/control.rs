@@ -2,6 +2,7 @@
 
 use tokio::time::Instant;
 
+use super::ask::Reply;
 use super::tries::{Tries, until_answered};
 use super::{Call, Client, Target};
 use crate::error::{Error, ErrorKind};
@@ -9,8 +10,8 @@ use crate::object::{ObjectId, RouteKey, Version, unescaped};
 use crate::pool::host_of;
 use crate::view::View;
 use crate::wire::{
-    ExplainBody, ExplainPayload, ListBody, ListPayload, ListRow, NodeRow, ObjectsBody, StatPayload, Verb, ViewBody, ViewPayload,
-    ext,
+    ExplainBody, ExplainPayload, ItemHead, ListBody, ListPayload, ListRow, NodeRow, ObjectsBody, StatPayload, Verb, ViewBody,
+    ViewPayload, ext,
 };
 
 /// One page of a listing.
@@ -46,6 +47,19 @@ pub struct ObjectFacts {
     pub mode: String,
     /// Frames or pages, where the first bytes tell.
     pub frames: Option<u32>,
+}
+
+impl ObjectFacts {
+    /// From an item of a reply to `Stat`.
+    pub(super) async fn receive(item: &ItemHead, reply: &mut Reply) -> Result<Self, Error> {
+        if let Some(error) = Error::from_item(item) {
+            return Err(error);
+        }
+        let version = Version::new(&item.version).map_err(|e| protocol(e.to_string()))?;
+        let mode = item.addition(ext::MODE).map(String::from_utf8_lossy).unwrap_or_default().into_owned();
+        let frames = item.addition(ext::FRAMES).and_then(|bytes| bytes.try_into().ok()).map(u32::from_le_bytes);
+        Ok(Self { version, size: item.size, media: reply.message(item).await?, mode, frames })
+    }
 }
 
 impl Client {
@@ -98,13 +112,7 @@ impl Client {
             let target = tries.target(self, call, deadline).await?;
             let mut reply = self.ask(&target, Verb::Stat, body, "", call, deadline).await?;
             let item = reply.next().await?.ok_or_else(|| Error::new(ErrorKind::Unavailable, "the reply is empty"))?;
-            if let Some(error) = Error::from_item(&item) {
-                return Err(error.from_node(&target.id, tries.attempt));
-            }
-            let version = Version::new(&item.version).map_err(|e| protocol(e.to_string()))?;
-            let mode = item.addition(ext::MODE).map(String::from_utf8_lossy).unwrap_or_default().into_owned();
-            let frames = item.addition(ext::FRAMES).and_then(|bytes| bytes.try_into().ok()).map(u32::from_le_bytes);
-            Ok(ObjectFacts { version, size: item.size, media: reply.message(&item).await?, mode, frames })
+            ObjectFacts::receive(&item, &mut reply).await.map_err(|error| error.from_node(&target.id, tries.attempt))
         };
         until_answered(self, RouteKey::picture(id), deadline, ask).await.map_err(|error| error.about(id))
     }

@@ -1,4 +1,4 @@
-//! Decoded pictures: a batch is one stream for each owner; items come as they are ready, each into its slot.
+//! Decoded pictures and frames: a batch is one stream for each owner; items come as they are ready, each into its slot.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -13,17 +13,17 @@ use super::{Call, Client, Target};
 use crate::batch::Batch;
 use crate::error::{Error, ErrorKind};
 use crate::frame::{Layout, TensorHead};
-use crate::object::{ObjectId, RouteKey, Version};
-use crate::spec::ImageSpec;
+use crate::object::{ObjectId, Version};
+use crate::spec::{DecodeSpec, ImageSpec, VideoSpec};
 use crate::wire::{BODY_BYTES_MAX, FrameAsk, FramesBody, ItemHead, Verb};
 
 /// Pictures of one request. Fewer than the protocol allows, so that a request stays small against the windows and several of
 /// them overlap.
-const REQUEST_ITEMS: usize = 256;
+pub(super) const REQUEST_ITEMS: usize = 256;
 
 /// Bytes of one request's pictures, by [`ask_bytes`]: half of what a body may have. The longest address takes some 7 KiB of it, so
 /// that each picture fits into a request.
-const REQUEST_BYTES: usize = BODY_BYTES_MAX / 2;
+pub(super) const REQUEST_BYTES: usize = BODY_BYTES_MAX / 2;
 
 /// How one picture of a batch ended: its version, or why there is none.
 pub type Outcome = Result<Version, Error>;
@@ -52,28 +52,61 @@ impl Client {
     /// Per slot: `NotFound`, `Denied`, `Undecodable`, `Unsupported`, `TooLarge`, `Changed`; and what could not be had before the
     /// deadline: `Busy`, `Timeout`, `Unavailable`. `Invalid` for a picture that does not fit an `out` buffer.
     pub async fn images(&self, ids: &[ObjectId], spec: &ImageSpec, batch: &Batch, call: &Call) -> Vec<Outcome> {
-        let text = spec.to_string();
-        let ask = Ask { client: self, ids, spec, text: &text, batch, call, deadline: self.deadline(call) };
-        let mut outcomes: Vec<Option<Outcome>> = vec![None; ids.len()];
-        let wants = (0..ids.len()).map(|index| Want { index, tries: Tries::new(RouteKey::picture(&ids[index])) });
+        let spec = spec.clone().into();
+        let slots: Vec<Slot<'_>> = ids.iter().map(|id| Slot::of(id, &spec)).collect();
+        self.slots(&slots, vec![None; slots.len()], batch, call, self.deadline(call)).await
+    }
+
+    /// The same, each picture by the spec of its own place.
+    ///
+    /// # Errors
+    /// As [`Client::images`].
+    pub async fn images_each(&self, ids: &[ObjectId], specs: &[ImageSpec], batch: &Batch, call: &Call) -> Vec<Outcome> {
+        let specs: Vec<DecodeSpec> = specs.iter().map(|spec| spec.clone().into()).collect();
+        let slots: Vec<Slot<'_>> = ids.iter().zip(&specs).map(|(id, spec)| Slot::of(id, spec)).collect();
+        self.slots(&slots, vec![None; slots.len()], batch, call, self.deadline(call)).await
+    }
+
+    /// Frames of the animation `id`, by index from 0, each made as `spec` says; slot by slot in the same order.
+    ///
+    /// # Errors
+    /// As [`Client::images`]; `Undecodable` for a frame that is not there.
+    pub async fn frames(&self, id: &ObjectId, frames: &[u64], spec: &ImageSpec, batch: &Batch, call: &Call) -> Vec<Outcome> {
+        let specs: Vec<DecodeSpec> = frames.iter().map(|&frame| VideoSpec::at(frame, spec.clone()).into()).collect();
+        let slots: Vec<Slot<'_>> = specs.iter().map(|spec| Slot::of(id, spec)).collect();
+        self.slots(&slots, vec![None; slots.len()], batch, call, self.deadline(call)).await
+    }
+
+    /// Fills the slots that have no outcome yet.
+    pub(super) async fn slots(
+        &self,
+        slots: &[Slot<'_>],
+        mut outcomes: Vec<Option<Outcome>>,
+        batch: &Batch,
+        call: &Call,
+        deadline: Instant,
+    ) -> Vec<Outcome> {
+        let ask = Ask { client: self, slots, batch, call, deadline };
+        let wanted = slots.iter().enumerate().filter(|(index, _)| outcomes[*index].is_none());
+        let wants = wanted.map(|(index, slot)| Want { index, tries: Tries::new(slot.spec.route(slot.id)) });
         let mut steps: FuturesUnordered<BoxFuture<'_, Event>> = FuturesUnordered::new();
         steps.push(ask.route(wants.collect()).boxed());
         while let Some(event) = steps.next().await {
             let (done, failed) = match event {
                 Event::Routed { groups, over } => {
                     steps.extend(groups.into_iter().map(|(target, wants)| ask.request(target, wants).boxed()));
-                    over.into_iter().for_each(|(want, e)| outcomes[want.index] = Some(Err(e.about(&ids[want.index]))));
+                    over.into_iter().for_each(|(want, e)| outcomes[want.index] = Some(Err(e.about(slots[want.index].id))));
                     continue;
                 }
                 Event::GaveUp(failed) => {
-                    failed.into_iter().for_each(|(want, e)| outcomes[want.index] = Some(Err(e.about(&ids[want.index]))));
+                    failed.into_iter().for_each(|(want, e)| outcomes[want.index] = Some(Err(e.about(slots[want.index].id))));
                     continue;
                 }
                 Event::Answered { done, failed } => (done, failed),
             };
             done.into_iter().for_each(|(index, version)| outcomes[index] = Some(Ok(version)));
             let (over, again): (Vec<_>, Vec<_>) = failed.into_iter().partition(|(_, error)| error.kind.is_final());
-            over.into_iter().for_each(|(want, e)| outcomes[want.index] = Some(Err(e.about(&ids[want.index]))));
+            over.into_iter().for_each(|(want, e)| outcomes[want.index] = Some(Err(e.about(slots[want.index].id))));
             if !again.is_empty() {
                 steps.push(ask.retry(again).boxed());
             }
@@ -84,13 +117,25 @@ impl Client {
     }
 }
 
+/// What one slot of a batch is to hold.
+#[derive(Clone, Copy)]
+pub(super) struct Slot<'a> {
+    pub(super) id: &'a ObjectId,
+    pub(super) spec: &'a DecodeSpec,
+    /// Of this version; empty: the current one.
+    pub(super) version: &'a str,
+}
+
+impl<'a> Slot<'a> {
+    fn of(id: &'a ObjectId, spec: &'a DecodeSpec) -> Self {
+        Self { id, spec, version: "" }
+    }
+}
+
 /// What is the same for every request of a batch.
 struct Ask<'a> {
     client: &'a Client,
-    ids: &'a [ObjectId],
-    spec: &'a ImageSpec,
-    /// The spec as it is sent.
-    text: &'a str,
+    slots: &'a [Slot<'a>],
     batch: &'a Batch,
     call: &'a Call,
     deadline: Instant,
@@ -108,7 +153,7 @@ impl Ask<'_> {
                     return Event::Answered { done: Vec::new(), failed };
                 }
             };
-            groups.add(target, *want, ask_bytes(&self.ids[want.index]));
+            groups.add(target, *want, ask_bytes(self.slots[want.index].id));
         }
         Event::Routed { groups: groups.made, over: Vec::new() }
     }
@@ -156,14 +201,7 @@ impl Ask<'_> {
     }
 
     async fn exchange(&self, target: &Target, wants: &[Want], answers: &mut Answers) -> Result<(), Error> {
-        let item = |want: &Want| FrameAsk {
-            index: want.index as u32,
-            attempt: want.tries.attempt as u16,
-            spec: 0,
-            uri: self.ids[want.index].to_string(),
-            version: String::new(),
-        };
-        let body = FramesBody { specs: vec![self.text.to_owned()], items: wants.iter().map(item).collect() };
+        let body = body(self.slots, wants);
         let mut reply = self.client.ask(target, Verb::Frames, &body, "", self.call, self.deadline).await?;
         while !answers.open.is_empty() {
             let Some(item) = reply.next().await? else { break };
@@ -190,7 +228,8 @@ impl Ask<'_> {
         }
         let head = item.tensor.ok_or_else(|| protocol("a picture without shape"));
         let head = head.and_then(|tensor| TensorHead::try_from(tensor).map_err(|e| protocol(&e.to_string())));
-        let head = head.and_then(|head| of_spec(head, self.spec));
+        let spec = self.slots[item.index as usize].spec.image();
+        let head = head.and_then(|head| of_spec(head, spec));
         let version = Version::new(&item.version).map_err(|e| protocol(&e.to_string()));
         let (head, version) = match (head, version) {
             (Ok(head), Ok(version)) if head.bytes() == u64::from(item.payload_bytes) => (head, version),
@@ -237,9 +276,32 @@ impl Groups {
     }
 }
 
-/// Bytes that a picture takes in a request, or more: an escape at most doubles a key, and the rest are fields of fixed length.
-fn ask_bytes(id: &ObjectId) -> usize {
-    2 * id.key().len() + id.bucket().len() + id.member().map_or(0, str::len) + 64
+/// Bytes that a slot takes in a request, or more: an escape at most doubles a key, a spec of one frame has at most 256, and the rest
+/// are fields of fixed length.
+pub(super) fn ask_bytes(id: &ObjectId) -> usize {
+    2 * id.key().len() + id.bucket().len() + id.member().map_or(0, str::len) + 64 + 256
+}
+
+/// The request for `wants`, each spec in it once.
+fn body(slots: &[Slot<'_>], wants: &[Want]) -> FramesBody {
+    let mut specs = Vec::new();
+    let mut places = HashMap::new();
+    let mut item = |want: &Want| {
+        let Slot { id, spec, version } = slots[want.index];
+        let place = *places.entry(spec).or_insert_with(|| {
+            specs.push(spec.to_string());
+            specs.len() - 1
+        });
+        FrameAsk {
+            index: want.index as u32,
+            attempt: want.tries.attempt as u16,
+            spec: place as u16,
+            uri: id.to_string(),
+            version: version.to_owned(),
+        }
+    };
+    let items = wants.iter().map(&mut item).collect();
+    FramesBody { specs, items }
 }
 
 /// The head, if the spec can have made it.
@@ -287,24 +349,22 @@ mod tests {
         let longest = ObjectId::new("abc", &"!/".repeat(512)).and_then(|id| id.with_member(&"m".repeat(4096))).expect("legal");
         let ids: Vec<ObjectId> =
             (0..1000).map(|i| if i % 2 == 0 { longest.clone() } else { "s3://abc/k".parse().expect("id") }).collect();
+        let all = "box=11111,22222,33333,44444&max_pixels=4294967295&multiple=33333&crop=65535&flip=h&filter=bilinear&mode=rgb\
+            &alpha=over:ffffff&depth=scale&layout=chw&orientation=apply&truncated=pad&profile=fast";
+        let image: ImageSpec = format!("image?{}", all.replace("&depth=scale", "")).parse().expect("spec");
+        let specs: Vec<DecodeSpec> = (0..1000).map(|frame| VideoSpec::at(u64::MAX - frame, image.clone()).into()).collect();
+        assert!(specs.iter().all(|spec| spec.to_string().len() <= 256));
+        let slots: Vec<Slot<'_>> = ids.iter().zip(&specs).map(|(id, spec)| Slot::of(id, spec)).collect();
         let mut groups = Groups::default();
-        for (index, id) in ids.iter().enumerate() {
-            let want = Want { index, tries: Tries::new(RouteKey::picture(id)) };
-            groups.add(Target { id: "n".into(), address: "a:1".into() }, want, ask_bytes(id));
+        for (index, slot) in slots.iter().enumerate() {
+            let want = Want { index, tries: Tries::new(slot.spec.route(slot.id)) };
+            groups.add(Target { id: "n".into(), address: "a:1".into() }, want, ask_bytes(slot.id));
         }
         let mut asked = 0;
         for (_, wants) in groups.made {
             assert!(wants.len() <= REQUEST_ITEMS);
-            let item = |want: &Want| FrameAsk {
-                index: want.index as u32,
-                attempt: 1,
-                spec: 0,
-                uri: ids[want.index].to_string(),
-                version: String::new(),
-            };
             asked += wants.len();
-            let body = FramesBody { specs: vec!["image".into()], items: wants.iter().map(item).collect() };
-            codec::encode(&body).expect("within its bound");
+            codec::encode(&body(&slots, &wants)).expect("within its bound");
         }
         assert_eq!(asked, ids.len());
     }

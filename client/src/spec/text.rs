@@ -5,19 +5,46 @@ use std::str::FromStr;
 
 use super::{
     Alpha, Depth, ImageSpec, Mode, Orientation, Profile, Resize, SIDE_MAX, SPEC_BYTES_MAX, SpecError, TILES_MAX, Truncated,
+    VideoSpec,
 };
 use crate::frame::Layout;
 use crate::pixels::{Filter, Window};
 
 impl fmt::Display for ImageSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut mark = '?';
+        f.write_str("image")?;
+        self.parameters(f, '?')
+    }
+}
+
+impl fmt::Display for VideoSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("video?frames=")?;
+        for (place, frame) in self.frames.iter().enumerate() {
+            write!(f, "{}{frame}", if place == 0 { "" } else { "," })?;
+        }
+        self.image.parameters(f, '&')
+    }
+}
+
+impl VideoSpec {
+    /// The text without its frames.
+    pub(super) fn of_any_frame(&self) -> impl fmt::Display {
+        fmt::from_fn(|f| {
+            f.write_str("video")?;
+            self.image.parameters(f, '?')
+        })
+    }
+}
+
+impl ImageSpec {
+    /// What is not as by default, the first behind `mark`.
+    fn parameters(&self, f: &mut fmt::Formatter<'_>, mut mark: char) -> fmt::Result {
         let mut put = |f: &mut fmt::Formatter<'_>, text: fmt::Arguments<'_>| {
             let done = write!(f, "{mark}{text}");
             mark = '&';
             done
         };
-        f.write_str("image")?;
         if let Some(Window { x, y, width, height }) = self.region {
             put(f, format_args!("box={x},{y},{width},{height}"))?;
         }
@@ -72,26 +99,28 @@ impl FromStr for ImageSpec {
     type Err = SpecError;
 
     fn from_str(text: &str) -> Result<Self, SpecError> {
-        let form = || SpecError::Form(text.chars().take(100).collect());
-        if text.len() > SPEC_BYTES_MAX {
-            return Err(form());
+        let given = Given::read(text, "image")?;
+        match given.frames {
+            Some(_) => Err(SpecError::Unknown("frames".into())),
+            None => given.spec(),
         }
-        let (kind, parameters) = text.split_once('?').unwrap_or((text, ""));
-        if kind != "image" {
-            return Err(form());
-        }
-        let mut given = Given::default();
-        for parameter in parameters.split('&').filter(|p| !p.is_empty()) {
-            let (name, value) = parameter.split_once('=').ok_or_else(form)?;
-            given.take(name, value)?;
-        }
-        given.spec()
+    }
+}
+
+impl FromStr for VideoSpec {
+    type Err = SpecError;
+
+    fn from_str(text: &str) -> Result<Self, SpecError> {
+        let mut given = Given::read(text, "video")?;
+        let frames = given.frames.take().ok_or_else(|| wrong("frames", "", "which frames, as in frames=0,8"))?;
+        Ok(Self { frames, image: given.spec()? })
     }
 }
 
 /// Parameters as they were met, each at most once.
 #[derive(Default)]
 struct Given {
+    frames: Option<Vec<u64>>,
     region: Option<Window>,
     short: Option<u32>,
     size: Option<(u32, u32)>,
@@ -112,8 +141,23 @@ struct Given {
 }
 
 impl Given {
+    fn read(text: &str, wanted: &str) -> Result<Self, SpecError> {
+        let form = || SpecError::Form(text.chars().take(100).collect());
+        let (kind, parameters) = text.split_once('?').unwrap_or((text, ""));
+        if text.len() > SPEC_BYTES_MAX || kind != wanted {
+            return Err(form());
+        }
+        let mut given = Self::default();
+        for parameter in parameters.split('&').filter(|p| !p.is_empty()) {
+            let (name, value) = parameter.split_once('=').ok_or_else(form)?;
+            given.take(name, value)?;
+        }
+        Ok(given)
+    }
+
     fn take(&mut self, name: &str, value: &str) -> Result<(), SpecError> {
         match name {
+            "frames" => once(&mut self.frames, "frames", frames(value)?),
             "box" => once(&mut self.region, "box", region(value)?),
             "short" => once(&mut self.short, "short", side("short", value)?),
             "size" => once(&mut self.size, "size", size(value)?),
@@ -134,7 +178,9 @@ impl Given {
             }
             "truncated" => once(&mut self.truncated, "truncated", one_of("truncated", TRUNCATED, "error or pad", value)?),
             "profile" => once(&mut self.profile, "profile", one_of("profile", PROFILES, "exact or fast", value)?),
-            "dtype" => Err(SpecError::Unsupported(format!("{name}={}", clip(value)))),
+            "dtype" | "fps" | "from" | "to" | "count" | "stream" | "damaged" => {
+                Err(SpecError::Unsupported(format!("{name}={}", clip(value))))
+            }
             _ => Err(SpecError::Unknown(name.chars().take(40).collect())),
         }
     }
@@ -207,6 +253,11 @@ fn once<T>(slot: &mut Option<T>, what: &str, value: T) -> Result<(), SpecError> 
 fn side(name: &'static str, value: &str) -> Result<u32, SpecError> {
     let side = value.parse().ok().filter(|side| (1..=SIDE_MAX).contains(side));
     side.ok_or_else(|| wrong(name, value, "a whole number of pixels, 1 to 65535"))
+}
+
+fn frames(value: &str) -> Result<Vec<u64>, SpecError> {
+    let number = |frame: &str| frame.parse().map_err(|_| wrong("frames", value, "indices from 0, as in frames=0,8,16"));
+    value.split(',').map(number).collect()
 }
 
 fn pixels(value: &str) -> Result<u32, SpecError> {
@@ -312,8 +363,16 @@ mod tests {
             assert_eq!(image(text).to_string(), canonical);
             assert_eq!(image(canonical).to_string(), canonical);
         }
-        let keyed = |text: &str| DecodeSpec::from(image(text)).keyed_text();
+        for (text, canonical) in
+            [("video?frames=8", "video?frames=8"), ("video?crop=9&frames=2,0&short=9", "video?frames=2,0&short=9&crop=9")]
+        {
+            assert_eq!(text.parse::<DecodeSpec>().expect("spec").to_string(), canonical);
+            assert_eq!(canonical.parse::<DecodeSpec>().expect("spec").to_string(), canonical);
+        }
+        let keyed = |text: &str| text.parse::<DecodeSpec>().expect("spec").keyed_text();
         assert_eq!(keyed("image?short=256"), "image?short=256#exact-1");
+        assert_eq!(keyed("video?frames=8&short=256"), "video?short=256#exact-1");
+        assert_eq!(keyed("video?frames=9"), "video#exact-1");
         assert_eq!(keyed("image?profile=fast"), "image?profile=fast#fast-1");
     }
 
@@ -349,7 +408,11 @@ mod tests {
         ] {
             assert!(text.parse::<ImageSpec>().is_err(), "{text}");
         }
-        for text in ["video?frames=0", "image?depth=keep", "image?depth=scale&alpha=keep", "image?dtype=f16"] {
+        for text in ["video", "video?frames=", "video?frames=1,", "video?frames=-1", "video?frames=0&frames=1", "image?frames=0"]
+        {
+            assert!(text.parse::<DecodeSpec>().is_err(), "{text}");
+        }
+        for text in ["video?fps=2&from=0&to=1", "image?depth=keep", "image?depth=scale&alpha=keep", "image?dtype=f16"] {
             assert!(matches!(text.parse::<DecodeSpec>(), Err(SpecError::Unsupported(_))), "{text}");
         }
         let long = "image?".to_owned() + &"&short=1".repeat(1000);

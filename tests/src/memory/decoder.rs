@@ -24,8 +24,7 @@ pub struct ScriptedDecoder {
 
 /// What the decoder makes of an object's bytes, whose header says 96 x 64.
 pub fn pixels(bytes: &[u8], spec: &DecodeSpec) -> Tensor {
-    let DecodeSpec::Image(image) = spec else { panic!("no picture spec: {spec:?}") };
-    let (width, height) = image.geometry(96, 64).expect("spec that fits").output();
+    let (width, height) = spec.image().geometry(96, 64).expect("spec that fits").output();
     let mut dice = Dice::new(fnv(bytes) ^ fnv(spec.keyed_text().as_bytes()));
     let data: Vec<u8> = (0..width * height * 3).map(|_| dice.bits() as u8).collect();
     let (shape, source) = ([height, width, 3], (96, 64));

@@ -200,7 +200,7 @@ async fn decoding_needs_no_memory_of_frames() {
         // All that the waiting call has not.
         let usage = world.budget.usage()[Level::Frames as usize];
         let held = world.budget.try_reserve(Level::Frames, usage.most - usage.in_use).expect("free");
-        while !world.store.presence(&frames::key(&id("k"), 0, &spec)).await.ram {
+        while !world.store.presence(&frames::key(&id("k"), &spec)).await.ram {
             sleep(ms(1)).await;
         }
         drop(held);

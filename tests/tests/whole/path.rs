@@ -1,7 +1,7 @@
 //! The whole path of a request over QUIC: client, node, origin and decoder, and back.
 
 use framecache::wire::{FrameAsk, FramesBody, Status, Verb};
-use framecache::{Batch, ByteRange, ErrorKind, Version};
+use framecache::{Batch, ByteRange, Call, ErrorKind, Version};
 use framecache_tests::harness::{Cluster, Options, id};
 use framecache_tests::media::{self, PLAIN, PROGRESSIVE};
 use framecache_tests::model::stamped;
@@ -251,6 +251,40 @@ async fn one_decode_serves_several_specs() {
         assert_eq!(Some(&pixels[..]), alone.pixels(0), "{spec}");
     }
     assert_eq!(items[3].0.status, Status::Unsupported as u16, "{}", items[3].0.message);
+    client.close().await;
+    cluster.stop().await;
+}
+
+/// Promise: a box is drawn anew each time, since nobody asks for it twice; once its picture is held whole it is cut from that, to the
+/// same pixels, and no decoder is asked.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn boxes_are_cut_and_not_kept() {
+    let cluster = Cluster::start(1, Options::default()).await;
+    cluster.put("a.jpg", PLAIN.file);
+    let client = cluster.client();
+    let pixels = async |spec: &str| {
+        let batch = Batch::new(1, 1 << 20);
+        client.images(&[id("a.jpg")], &spec.parse().expect("spec"), &batch, &Call::default()).await.remove(0).expect(spec);
+        batch.finish().pixels(0).expect("pixels").to_vec()
+    };
+    let units = async || cluster.metrics(0).await["framecache_units_total"];
+    let boxes =
+        ["image?box=3,5,40,30&size=20x20&flip=h", "image?box=0,0,33,30", "image?box=1,2,50,20&short=10&mode=gray&layout=chw"];
+    let mut drawn = Vec::new();
+    for spec in boxes {
+        drawn.push(pixels(spec).await);
+        assert_eq!(pixels(spec).await, drawn[drawn.len() - 1], "{spec}");
+    }
+    assert_eq!(units().await, 6.0);
+    for whole in ["image", "image?mode=gray"] {
+        pixels(whole).await;
+    }
+    for (spec, drawn) in boxes.iter().zip(&drawn) {
+        assert_eq!(&pixels(spec).await, drawn, "{spec}");
+        let said = client.explain(&id("a.jpg"), spec, &Call::default()).await.expect("explain");
+        assert!(said.contains(&("frame".into(), "not in ram, not on disk".into())), "{said:?}");
+    }
+    assert_eq!(units().await, 8.0);
     client.close().await;
     cluster.stop().await;
 }

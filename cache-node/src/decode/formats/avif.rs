@@ -15,11 +15,9 @@ use super::{Failure, Kind, Order, Sink, broken, unsupported, zeros};
 
 pub(super) fn decode(bytes: &[u8], order: &Order<'_>, room: &mut [u8], sink: Sink<'_>) -> Result<(), Failure> {
     let mut decoder = Frames::of(bytes)?;
-    if i64::from(decoder.count()) <= i64::from(order.last()) {
-        return broken(format!("no frame {}, there are {}", order.last(), decoder.count()));
-    }
+    let count = u32::try_from(decoder.count()).unwrap_or(0);
     let kind = if order.probe.channels == 1 && order.colour() == Kind::Rgb { Kind::Gray } else { order.colour() };
-    for frame in 0..=order.last() {
+    for frame in 0..count.min(order.last() + 1) {
         let image = decoder.next()?;
         if order.is_wanted(frame) {
             let size = order.size(image.width.into(), image.height.into())?;
@@ -27,7 +25,7 @@ pub(super) fn decode(bytes: &[u8], order: &Order<'_>, room: &mut [u8], sink: Sin
             order.give(frame, kind, room, sink)?;
         }
     }
-    Ok(())
+    order.ends_within(count)
 }
 
 /// libavif's decoder over bytes that it reads as long as it lives.

@@ -21,7 +21,7 @@ pub(super) fn decode(bytes: &[u8], order: &Order<'_>, room: &mut [u8], sink: Sin
     let kind = order.colour();
     for frame in 0..=order.last() {
         let Some(next) = next(&mut decoder, &mut indices, &canvas, frame)? else {
-            return broken(format!("no frame {frame}, there are {frame}"));
+            return Err(Failure::NoFrame { count: frame });
         };
         canvas.draw(&next, &indices, frame == 0);
         if order.is_wanted(frame) {

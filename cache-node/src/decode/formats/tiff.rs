@@ -21,49 +21,57 @@ const GROUP_4: u16 = 4;
 type Reader<'a> = Decoder<Cursor<&'a [u8]>>;
 
 pub(super) fn decode(bytes: &[u8], order: &Order<'_>, room: &mut [u8], sink: Sink<'_>) -> Result<(), Failure> {
-    let directories = directory::directories(bytes, order.last()).map_err(said)?;
+    // Pages are pictures of their own: a broken one says nothing about the next.
+    let mut failed = None;
     for &frame in order.frames {
-        let Some(&at) = directories.get(frame as usize) else {
-            return broken(format!("no frame {frame}, there are {}", directories.len()));
-        };
-        let page = directory::page(bytes, at).map_err(refused)?;
-        let shown = as_gray(bytes, &page)?;
-        let mut reader = Decoder::new(Cursor::new(shown.as_deref().unwrap_or(bytes))).map_err(said)?;
-        // What was reckoned with from the header is the first page.
-        if page.size() != (order.probe.width, order.probe.height) {
-            let (width, height) = page.size();
-            return unsupported(format!("page {frame} is {width}x{height}, unlike the first"));
+        match page(bytes, frame, order, room, sink) {
+            Err(Failure::OutOfMemory) => return Err(Failure::OutOfMemory),
+            given => failed = failed.or(given.err()),
         }
-        if 3 * page.raw_bytes() > order.probe.working_bytes {
-            return unsupported(format!("page {frame} has more samples than the first"));
-        }
-        let limit = page.raw_bytes() as usize + (1 << 20);
-        let limits = || {
-            let mut limits = Limits::default();
-            (limits.decoding_buffer_size, limits.intermediate_buffer_size) = (limit, limit);
-            limits
-        };
-        reader = reader.with_limits(limits());
-        reader.seek_to_image(frame as usize).map_err(said)?;
-        let raw =
-            if page.compression == JPEG { jpeg_strips(bytes, &mut reader, &page)? } else { strips(bytes, &mut reader, &page)? };
-        let form = Form::of(&mut reader, &page, order)?;
-        let upright = page.orientation == 1;
-        let pixels = page.width as usize * page.height as usize * form.kind.bytes();
-        if room.len() < pixels {
-            return unsupported(format!("page {frame} has more channels than the first"));
-        }
-        form.finish(&raw, &page, &mut room[..pixels])?;
-        drop(raw);
-        if !upright {
-            let mut turned: Vec<u8> = zeros(pixels)?;
-            let size = (page.width as usize, page.height as usize);
-            orientation::turn(&room[..pixels], size, form.kind.bytes(), page.orientation, &mut turned);
-            room[..pixels].copy_from_slice(&turned);
-        }
-        order.give(frame, form.kind, room, sink)?;
     }
-    Ok(())
+    failed.map_or(Ok(()), Err)
+}
+
+fn page(bytes: &[u8], frame: u32, order: &Order<'_>, room: &mut [u8], sink: Sink<'_>) -> Result<(), Failure> {
+    let directories = directory::directories(bytes, frame).map_err(said)?;
+    let Some(&at) = directories.get(frame as usize) else {
+        return Err(Failure::NoFrame { count: directories.len() as u32 });
+    };
+    let page = directory::page(bytes, at).map_err(refused)?;
+    let shown = as_gray(bytes, &page)?;
+    let mut reader = Decoder::new(Cursor::new(shown.as_deref().unwrap_or(bytes))).map_err(said)?;
+    // What was reckoned with from the header is the first page.
+    if page.size() != (order.probe.width, order.probe.height) {
+        let (width, height) = page.size();
+        return unsupported(format!("page {frame} is {width}x{height}, unlike the first"));
+    }
+    if 3 * page.raw_bytes() > order.probe.working_bytes {
+        return unsupported(format!("page {frame} has more samples than the first"));
+    }
+    let limit = page.raw_bytes() as usize + (1 << 20);
+    let limits = || {
+        let mut limits = Limits::default();
+        (limits.decoding_buffer_size, limits.intermediate_buffer_size) = (limit, limit);
+        limits
+    };
+    reader = reader.with_limits(limits());
+    reader.seek_to_image(frame as usize).map_err(said)?;
+    let raw = if page.compression == JPEG { jpeg_strips(bytes, &mut reader, &page)? } else { strips(bytes, &mut reader, &page)? };
+    let form = Form::of(&mut reader, &page, order)?;
+    let upright = page.orientation == 1;
+    let pixels = page.width as usize * page.height as usize * form.kind.bytes();
+    if room.len() < pixels {
+        return unsupported(format!("page {frame} has more channels than the first"));
+    }
+    form.finish(&raw, &page, &mut room[..pixels])?;
+    drop(raw);
+    if !upright {
+        let mut turned: Vec<u8> = zeros(pixels)?;
+        let size = (page.width as usize, page.height as usize);
+        orientation::turn(&room[..pixels], size, form.kind.bytes(), page.orientation, &mut turned);
+        room[..pixels].copy_from_slice(&turned);
+    }
+    order.give(frame, form.kind, room, sink)
 }
 
 /// The crate knows no palettes: it is shown a copy of the file that says gray, and gives indices.

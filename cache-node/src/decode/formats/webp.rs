@@ -13,11 +13,8 @@ pub(super) fn decode(bytes: &[u8], order: &Order<'_>, room: &mut [u8], sink: Sin
     let Some(mut decoder) = Frames::of(bytes) else { return broken("no sound webp stream") };
     let size = decoder.info();
     order.size(size.canvas_width.into(), size.canvas_height.into())?;
-    if order.last() >= size.frame_count {
-        return broken(format!("no frame {}, there are {}", order.last(), size.frame_count));
-    }
     let kind = order.colour();
-    for frame in 0..=order.last() {
+    for frame in 0..size.frame_count.min(order.last() + 1) {
         let Some(canvas) = decoder.next(&size) else { return broken(format!("frame {frame} is broken")) };
         if !order.is_wanted(frame) {
             continue;
@@ -32,7 +29,7 @@ pub(super) fn decode(bytes: &[u8], order: &Order<'_>, room: &mut [u8], sink: Sin
         }
         order.give(frame, kind, room, sink)?;
     }
-    Ok(())
+    order.ends_within(size.frame_count)
 }
 
 /// libwebp's decoder over bytes that it reads as long as it lives.

@@ -58,15 +58,18 @@ impl Bench {
         match (input.ended, drawn) {
             (Some(Stopped::NoRange), _) => Ok(Outcome::NoRange),
             (Some(Stopped::Lost), _) => Err(Ended::Lost),
-            (None, Err(Failure::OutOfMemory)) => Err(Ended::OutOfMemory),
-            (None, Err(Failure::Undecodable(reason))) => Ok(Outcome::Undecodable(reason)),
-            (None, Err(Failure::Unsupported(reason))) => Ok(Outcome::Unsupported(reason)),
-            (None, Ok(())) => {
-                for (index, rendition) in renditions.iter().enumerate() {
-                    let (width, height) = rendition.geometry.output();
+            (None, drawn) => {
+                for (index, drawing) in drawings.iter().enumerate().filter(|(_, drawing)| drawing.drawn) {
+                    let (width, height) = drawing.rendition.geometry.output();
                     parent.send(&FromWorker::Frame { index: index as u32, width, height })?;
                 }
-                Ok(Outcome::Drawn)
+                Ok(match drawn {
+                    Ok(()) => Outcome::Drawn,
+                    Err(Failure::Undecodable(reason)) => Outcome::Undecodable(reason),
+                    Err(Failure::Unsupported(reason)) => Outcome::Unsupported(reason),
+                    Err(Failure::NoFrame { count }) => Outcome::NoFrame { count },
+                    Err(Failure::OutOfMemory) => return Err(Ended::OutOfMemory),
+                })
             }
         }
     }
@@ -80,7 +83,7 @@ fn lay_out<'a>(job: &Job, renditions: &'a [Rendition], mut rest: &'a mut [u8]) -
         let gap = usize::try_from(place.offset.checked_sub(at)?).ok()?;
         let length = usize::try_from(place.length).ok().filter(|&length| length == rendition.bytes())?;
         let (drawing, behind) = rest.split_at_mut_checked(gap)?.1.split_at_mut_checked(length)?;
-        laid.push(Drawing { frame: place.frame, rendition, out: drawing });
+        laid.push(Drawing::new(rendition, drawing));
         rest = behind;
         at = place.offset + place.length;
     }

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use framecache::{ByteRange, Tensor};
+use framecache::{ByteRange, DecodeSpec, Tensor};
 
 use super::memory::SharedMemory;
 use super::planted::Fault;
@@ -39,9 +39,12 @@ impl Order {
     ) -> Result<Self, DecodeError> {
         let (first, probe) = read_header(job, settings).await?;
         let limits = settings.limits();
-        let frame = u32::try_from(job.frame).unwrap_or(u32::MAX);
-        formats::judge(&probe, Wants::default(), &[frame]).map_err(|failure| refusal(failure, probe.format))?;
-        let plan = |(spec, allowed): (_, Result<(), _>)| allowed.and_then(|()| Rendition::of(spec, &probe, &limits));
+        let plan = |(spec, allowed): (_, Result<(), _>)| {
+            allowed?;
+            let rendition = Rendition::of(spec, &probe, &limits)?;
+            let judged = formats::judge(&probe, Wants::default(), &[rendition.frame]);
+            judged.map(|()| rendition).map_err(|failure| refusal(failure, probe.format))
+        };
         let planned: Vec<Result<Rendition, DecodeError>> = job.specs.iter().zip(allowed).map(plan).collect();
         fits(&probe, &planned, settings)?;
         // A header may lie at the end, behind all pixels; what is not kept here is read again piece by piece.
@@ -50,8 +53,8 @@ impl Order {
             false => first,
         };
         let held_bytes = if probe.format.is_whole() { job.size } else { first.len() as u64 };
-        let mut order = lay_out(job.size, held_bytes, frame, &planned, settings);
-        order.cpu_seconds = cpu_seconds(&probe, frame, &planned).min(settings.cpu_seconds);
+        let mut order = lay_out(job, held_bytes, &planned, settings);
+        order.cpu_seconds = cpu_seconds(&probe, &planned).min(settings.cpu_seconds);
         Ok(Self { probe, source: job.source.clone(), first, held_bytes, object_bytes: job.size, planned, job: order })
     }
 
@@ -104,16 +107,25 @@ impl Order {
         self.job.places.len()
     }
 
-    /// Copies the drawn renditions out; refusals keep their places among the answers.
-    pub(super) fn tensors(&self, memory: &SharedMemory) -> std::io::Result<Vec<Result<Tensor, DecodeError>>> {
-        let mut places = self.job.places.iter();
+    /// Copies the renditions at the `drawn` places out; refusals keep their places among the answers, and what was not drawn is
+    /// refused with `rest`.
+    pub(super) fn tensors(
+        &self,
+        drawn: &[usize],
+        rest: &DecodeError,
+        memory: &SharedMemory,
+    ) -> std::io::Result<Vec<Result<Tensor, DecodeError>>> {
+        let mut places = self.job.places.iter().enumerate();
         let mut tensor = |rendition: &Rendition| {
-            let Place { offset, length, .. } = places.next().expect("a place per rendition");
+            let (index, Place { offset, length, .. }) = places.next().expect("a place per rendition");
+            if drawn.binary_search(&index).is_err() {
+                return Ok(Err(rest.clone()));
+            }
             let data = memory.read(*offset, *length as usize)?;
-            Ok(Tensor { head: rendition.head(&self.probe), data })
+            Ok(Ok(Tensor { head: rendition.head(&self.probe), data }))
         };
         let answer = |planned: &Result<Rendition, DecodeError>| match planned {
-            Ok(rendition) => tensor(rendition).map(Ok),
+            Ok(rendition) => tensor(rendition),
             Err(refused) => Ok(Err(refused.clone())),
         };
         self.planned.iter().map(answer).collect()
@@ -182,31 +194,27 @@ fn fits(probe: &Probe, planned: &[Result<Rendition, DecodeError>], settings: &Po
 /// CPU time by what there is to do: a second, and one more for each 15 megapixels decoded or drawn, a third of what a core does of
 /// progressive 4:4:4. A picture that is built to take for ever (hundreds of thousands of empty scans) so gets its two
 /// judged deaths well within the deadline of those who asked.
-fn cpu_seconds(probe: &Probe, frame: u32, planned: &[Result<Rendition, DecodeError>]) -> u64 {
+fn cpu_seconds(probe: &Probe, planned: &[Result<Rendition, DecodeError>]) -> u64 {
+    let last = planned.iter().flatten().map(|rendition| rendition.frame).max().unwrap_or(0);
     // Each rendition reads the whole picture, and its own part of it again to turn or convert it.
     let read = 2 * u64::from(probe.width) * u64::from(probe.height);
     let drawn: u64 = planned.iter().flatten().map(|rendition| (rendition.bytes() as u64 / 3).saturating_add(read)).sum();
-    let decoded = (u64::from(probe.width) * u64::from(probe.height)).saturating_mul(u64::from(frame) + 1);
+    let decoded = (u64::from(probe.width) * u64::from(probe.height)).saturating_mul(u64::from(last) + 1);
     1 + decoded.saturating_add(drawn).div_ceil(15_000_000)
 }
 
 /// Input first, then one place per rendition, each on a cache line of its own.
-fn lay_out(
-    object_bytes: u64,
-    first_bytes: u64,
-    frame: u32,
-    planned: &[Result<Rendition, DecodeError>],
-    settings: &PoolSettings,
-) -> Job {
+fn lay_out(job: &DecodeJob, first_bytes: u64, planned: &[Result<Rendition, DecodeError>], settings: &PoolSettings) -> Job {
+    let object_bytes = job.size;
     let window = if first_bytes == object_bytes { first_bytes } else { first_bytes.max(settings.window_bytes) };
     let window_bytes = window.next_multiple_of(PLACE_ALIGN);
     let mut memory_bytes = window_bytes;
-    let mut place = |rendition: &Rendition| {
-        let (offset, length) = (memory_bytes, rendition.bytes() as u64);
+    let mut place = |(spec, planned): (&DecodeSpec, &Result<Rendition, DecodeError>)| {
+        let (offset, length) = (memory_bytes, planned.as_ref().ok()?.bytes() as u64);
         memory_bytes = (offset + length).next_multiple_of(PLACE_ALIGN);
-        Place { frame, offset, length, spec: rendition.spec.clone().into() }
+        Some(Place { offset, length, spec: spec.clone() })
     };
-    let places = planned.iter().flatten().map(&mut place).collect();
+    let places = job.specs.iter().zip(planned).filter_map(&mut place).collect();
     let (pixels_max, cpu_seconds) = (settings.pixels_max, settings.cpu_seconds);
     let range_bytes = settings.window_bytes;
     Job { object_bytes, first_bytes, window_bytes, range_bytes, memory_bytes, pixels_max, cpu_seconds, places }
@@ -233,10 +241,16 @@ mod tests {
     #[test]
     fn time_goes_by_size() {
         let probe = |width, height| Probe { width, height, ..Fault::probe(1 << 20) };
-        assert_eq!(cpu_seconds(&probe(1, 1), 0, &[]), 2);
-        assert_eq!(cpu_seconds(&probe(2_800, 2_800), 0, &[]), 2);
-        assert_eq!(cpu_seconds(&probe(13_376, 13_376), 0, &[]), 13);
-        assert_eq!(cpu_seconds(&probe(1_000, 1_000), 44, &[]), 4);
-        assert!(cpu_seconds(&probe(u32::MAX, u32::MAX), u32::MAX, &[]) > 1 << 40);
+        let seconds = |width, height, frame: u32| {
+            let probe = probe(width, height);
+            let spec = format!("video?frames={frame}&size=1x1").parse().expect("spec");
+            let limits = crate::decode::Limits { pixels_max: u64::MAX };
+            cpu_seconds(&probe, &[Rendition::of(&spec, &probe, &limits)])
+        };
+        assert_eq!(cpu_seconds(&probe(1, 1), &[]), 2);
+        assert_eq!(cpu_seconds(&probe(2_800, 2_800), &[]), 2);
+        assert_eq!(cpu_seconds(&probe(13_376, 13_376), &[]), 13);
+        assert_eq!(seconds(1_000, 1_000, 44), 5);
+        assert!(seconds(u32::MAX, u32::MAX, u32::MAX) > 1 << 40);
     }
 }

@@ -175,7 +175,7 @@ impl Pool {
             let reason = format!("{} renditions of one decode, {SPECS_MAX} are the most", job.specs.len());
             return Err(DecodeError::Unsupported { format: Format::Unknown, reason });
         }
-        let turn = self.units.turn(Unit { id: job.id.clone(), version: job.version.clone(), frame: job.frame }).await;
+        let turn = self.units.turn(Unit { id: job.id.clone(), version: job.version.clone() }).await;
         let allowed: Vec<_> = suspects(&job).map(|suspect| self.allowed(&suspect)).collect();
         if !allowed.is_empty() && allowed.iter().all(Result::is_err) {
             return Ok(allowed.into_iter().filter_map(Result::err).map(Err).collect());
@@ -323,7 +323,7 @@ fn suspects(job: &DecodeJob) -> impl Iterator<Item = Suspect> {
     job.specs.iter().map(|spec| Suspect {
         id: job.id.clone(),
         version: job.version.clone(),
-        unit: job.frame,
+        unit: spec.frame().unwrap_or(0),
         spec: spec.clone(),
         engine: Engine::Cpu,
     })

@@ -111,7 +111,7 @@ impl Worker {
         self.send(&ToWorker::Job(job)).await?;
         let mut read_to = order.first_bytes();
         let mut failed = None;
-        let mut drawn = 0;
+        let mut drawn: Vec<usize> = Vec::new();
         loop {
             match self.receive().await? {
                 FromWorker::NeedRange { start, length } if failed.is_none() => {
@@ -120,16 +120,25 @@ impl Worker {
                     failed = self.bring(order, range).await?;
                 }
                 FromWorker::Frame { index, width, height } => {
-                    let next = index as usize == drawn && order.is_drawn(drawn, width, height);
-                    drawn += usize::from(next.then_some(true).ok_or(Gone::Babbled)?);
+                    let index = index as usize;
+                    if drawn.last().is_some_and(|&last| last >= index) || !order.is_drawn(index, width, height) {
+                        return Err(Gone::Babbled);
+                    }
+                    drawn.push(index);
                 }
                 FromWorker::Done { outcome, cpu_us } => {
-                    let answer = match (outcome, failed) {
-                        (Outcome::NoRange, Some(error)) => Err(error),
-                        (Outcome::Drawn, None) if drawn == order.places() => self.tensors(order),
-                        (Outcome::Undecodable(reason), _) => Err(DecodeError::undecodable(order.probe.format, reason)),
-                        (Outcome::Unsupported(reason), _) => Err(DecodeError::unsupported(order.probe.format, reason)),
+                    let format = order.probe.format;
+                    let rest = match (outcome, failed) {
+                        (Outcome::NoRange, Some(error)) => error,
+                        (Outcome::Drawn, None) if drawn.len() == order.places() => DecodeError::undecodable(format, "not drawn"),
+                        (Outcome::Undecodable(reason), _) => DecodeError::undecodable(format, reason),
+                        (Outcome::NoFrame { count }, _) => DecodeError::NoFrame { count },
+                        (Outcome::Unsupported(reason), _) => DecodeError::unsupported(format, reason),
                         _ => return Err(Gone::Babbled),
+                    };
+                    let answer = match drawn.is_empty() {
+                        true => Err(rest),
+                        false => order.tensors(&drawn, &rest, &self.memory).map_err(memory_lost),
                     };
                     let _ = self.memory.trim(SHARED_KEPT);
                     return Ok((answer, cpu_us));
@@ -147,10 +156,6 @@ impl Worker {
         };
         self.send(&ToWorker::Range { there: placed.is_ok() }).await?;
         Ok(placed.err())
-    }
-
-    fn tensors(&self, order: &Order) -> Answer {
-        order.tensors(&self.memory).map_err(memory_lost)
     }
 
     /// Ends it, if it has not ended, and says what that means.

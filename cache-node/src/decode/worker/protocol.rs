@@ -9,7 +9,7 @@ use framecache::spec::SPEC_BYTES_MAX;
 use crate::decode::SPECS_MAX;
 
 /// Longest message, either way: a job of [`SPECS_MAX`] specs at their canonical length.
-pub(super) const MESSAGE_BYTES_MAX: usize = 64 + SPECS_MAX * (16 + 4 + 2 + SPEC_TEXT_MAX);
+pub(super) const MESSAGE_BYTES_MAX: usize = 64 + SPECS_MAX * (16 + 2 + SPEC_TEXT_MAX);
 
 /// Room for what a worker says: more than its longest message, so that a cut one is never taken for a whole one.
 pub(super) const FROM_WORKER_BYTES: usize = 64 + REASON_BYTES_MAX;
@@ -56,10 +56,9 @@ pub(super) struct Job {
     pub(super) places: Vec<Place>,
 }
 
-/// Where one rendition of one frame goes.
+/// Where one rendition goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Place {
-    pub(super) frame: u32,
     pub(super) offset: u64,
     pub(super) length: u64,
     pub(super) spec: DecodeSpec,
@@ -72,7 +71,7 @@ pub(super) enum FromWorker {
     Ready(Sandboxed),
     /// These bytes are needed next.
     NeedRange { start: u64, length: u64 },
-    /// The rendition at this place is drawn, of this size.
+    /// The rendition at this place is drawn, of this size. Places rise.
     Frame { index: u32, width: u32, height: u32 },
     /// The job is over; CPU time it took.
     Done { outcome: Outcome, cpu_us: u64 },
@@ -92,12 +91,14 @@ pub(super) enum Sandboxed {
 pub(super) enum Outcome {
     /// Every rendition is drawn.
     Drawn,
-    /// The picture is broken.
+    /// What is not drawn is broken.
     Undecodable(String),
     /// A range was not there.
     NoRange,
-    /// A kind of picture that is not made.
+    /// What is not drawn is of a kind that is not made.
     Unsupported(String),
+    /// There are only so many frames.
+    NoFrame { count: u32 },
 }
 
 impl ToWorker {
@@ -114,7 +115,7 @@ impl ToWorker {
                     .u64(job.memory_bytes);
                 out.u64(job.pixels_max).u64(job.cpu_seconds).tag(job.places.len() as u8);
                 for place in &job.places {
-                    out.u32(place.frame).u64(place.offset).u64(place.length).text(&place.spec.to_string(), SPEC_TEXT_MAX);
+                    out.u64(place.offset).u64(place.length).text(&place.spec.to_string(), SPEC_TEXT_MAX);
                 }
                 &mut out
             }
@@ -143,8 +144,8 @@ impl Job {
         let [range_bytes, memory_bytes, pixels_max, cpu_seconds] = [rest.u64()?, rest.u64()?, rest.u64()?, rest.u64()?];
         let count = usize::from(rest.tag()?);
         let place = |rest: &mut Reader<'_>| {
-            let (frame, offset, length) = (rest.u32()?, rest.u64()?, rest.u64()?);
-            Some(Place { frame, offset, length, spec: rest.text(SPEC_TEXT_MAX)?.parse().ok()? })
+            let (offset, length) = (rest.u64()?, rest.u64()?);
+            Some(Place { offset, length, spec: rest.text(SPEC_TEXT_MAX)?.parse().ok()? })
         };
         let places = (0..count).map(|_| place(rest)).collect::<Option<Vec<_>>>()?;
         Some(Self { object_bytes, first_bytes, window_bytes, range_bytes, memory_bytes, pixels_max, cpu_seconds, places })
@@ -166,6 +167,7 @@ impl FromWorker {
                     Outcome::Undecodable(reason) => out.tag(1).text(reason, REASON_BYTES_MAX),
                     Outcome::NoRange => out.tag(2),
                     Outcome::Unsupported(reason) => out.tag(3).text(reason, REASON_BYTES_MAX),
+                    Outcome::NoFrame { count } => out.tag(4).u32(*count),
                 }
             }
         };
@@ -190,6 +192,7 @@ impl FromWorker {
                     1 => Outcome::Undecodable(rest.text(REASON_BYTES_MAX)?),
                     2 => Outcome::NoRange,
                     3 => Outcome::Unsupported(rest.text(REASON_BYTES_MAX)?),
+                    4 => Outcome::NoFrame { count: rest.u32()? },
                     _ => return None,
                 };
                 Self::Done { outcome, cpu_us }
@@ -270,8 +273,8 @@ mod tests {
     fn job() -> Job {
         let spec = |text: &str| text.parse().expect("spec");
         let places = vec![
-            Place { frame: 0, offset: 4096, length: 12, spec: spec("image") },
-            Place { frame: 7, offset: 8192, length: 150_528, spec: spec("image?short=256&crop=224&filter=bicubic") },
+            Place { offset: 4096, length: 12, spec: spec("image") },
+            Place { offset: 8192, length: 150_528, spec: spec("video?frames=7&short=256&crop=224&filter=bicubic") },
         ];
         let (first_bytes, window_bytes, range_bytes, memory_bytes) = (100, 4096, 64, 1 << 20);
         Job {

@@ -14,7 +14,6 @@ use tokio::sync::OwnedMutexGuard;
 pub(super) struct Unit {
     pub(super) id: ObjectId,
     pub(super) version: Version,
-    pub(super) frame: u64,
 }
 
 type Lock = Arc<tokio::sync::Mutex<()>>;
@@ -60,11 +59,7 @@ mod tests {
     #[tokio::test]
     async fn turns_exclude_and_leave_nothing() {
         let units = Units::default();
-        let unit = |key: &str| Unit {
-            id: ObjectId::new("abc", key).expect("id"),
-            version: Version::new("1").expect("version"),
-            frame: 0,
-        };
+        let unit = |key: &str| Unit { id: ObjectId::new("abc", key).expect("id"), version: Version::new("1").expect("version") };
         let first = units.turn(unit("a")).await;
         let other = units.turn(unit("b")).await;
         let mut waiter = Box::pin(units.turn(unit("a")));

@@ -1,0 +1,56 @@
+//! A part of a picture that is held decoded: pixels in, pixels out. No codec has a hand in it, so the node does it itself.
+
+use framecache::spec::{Alpha, ImageSpec, Orientation, Profile, VideoSpec};
+use framecache::{DecodeSpec, Tensor, TensorHead, pixels};
+
+use super::formats::{Kind, Samples};
+use super::rendition::Rendition;
+
+/// The spec of the whole picture that `spec`, which takes a box of it, can be cut from with no other pixels than a decode gives;
+/// `None` where there is no box, or no such picture: what is decoded at a smaller scale, or resized with its alpha.
+pub fn whole_of(spec: &DecodeSpec) -> Option<DecodeSpec> {
+    let &ImageSpec { profile, mode, alpha, depth, orientation, truncated, .. } = spec.image();
+    spec.image().region?;
+    if profile != Profile::Exact || alpha == Alpha::Keep {
+        return None;
+    }
+    let whole = ImageSpec { profile, mode, alpha, depth, orientation, truncated, ..ImageSpec::default() };
+    Some(match spec {
+        DecodeSpec::Video(video) => VideoSpec { frames: video.frames.clone(), image: whole }.into(),
+        _ => whole.into(),
+    })
+}
+
+/// A cut that is worked out, and not made yet.
+pub struct Cut {
+    whole: Tensor,
+    rendition: Rendition,
+}
+
+impl Cut {
+    /// What `spec` makes of `whole`, which was decoded by [`whole_of`] it; `None` if it is no part of it.
+    pub fn of(whole: Tensor, spec: &DecodeSpec) -> Option<Self> {
+        let [height, width, channels] = whole.head.shape;
+        let spec = ImageSpec { orientation: Orientation::Ignore, ..spec.image().clone() };
+        let rendition = Rendition::of_pixels(spec, (width, height))?;
+        (channels == rendition.spec.channels()).then_some(Self { whole, rendition })
+    }
+
+    /// Memory that it takes beside the whole picture.
+    pub fn cost_bytes(&self) -> u64 {
+        let [height, width, channels] = self.whole.head.shape.map(|side| side as usize);
+        let scratch = pixels::resize_scratch_bytes(width, height, channels, &self.rendition.plan());
+        // The tensor, and the window before its channels are arranged.
+        2 * self.rendition.bytes() as u64 + scratch as u64
+    }
+
+    /// Makes it. Takes as long as a resize does.
+    pub fn make(&self) -> Tensor {
+        let [height, width, channels] = self.whole.head.shape;
+        let kind = if channels == 1 { Kind::Gray } else { Kind::Rgb };
+        let mut out = vec![0; self.rendition.bytes()];
+        self.rendition.draw(&Samples { pixels: &self.whole.data, width, height, kind }, &mut out);
+        let head = TensorHead { shape: self.rendition.shape(), layout: self.rendition.spec.layout, ..self.whole.head };
+        Tensor { head, data: out.into() }
+    }
+}

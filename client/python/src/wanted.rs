@@ -1,0 +1,83 @@
+//! What pixels are asked for, and where they are received.
+
+use framecache::batch::External;
+use framecache::client::Outcome;
+use framecache::{Batch as Slots, Call, Client, Error, ImageSpec, ObjectId};
+use pyo3::buffer::PyBuffer;
+use pyo3::exceptions::PyBufferError;
+use pyo3::prelude::*;
+
+use crate::crop::RandomResizedCrop;
+use crate::error::{invalid, passable};
+
+/// One slot each, in this order.
+pub(crate) enum Wanted {
+    /// Pictures, alike.
+    Images { ids: Vec<ObjectId>, spec: ImageSpec },
+    /// Pictures, each cut by its own draw.
+    Crops { ids: Vec<ObjectId>, crop: RandomResizedCrop },
+    /// Frames of one animation.
+    Frames { id: ObjectId, frames: Vec<u64>, spec: ImageSpec },
+}
+
+impl Wanted {
+    fn count(&self) -> usize {
+        match self {
+            Self::Images { ids, .. } | Self::Crops { ids, .. } => ids.len(),
+            Self::Frames { frames, .. } => frames.len(),
+        }
+    }
+
+    fn fixed_shape(&self) -> Option<[u32; 3]> {
+        match self {
+            Self::Images { spec, .. } | Self::Frames { spec, .. } => spec.fixed_shape(),
+            Self::Crops { crop, .. } => Some(crop.crop.shape()),
+        }
+    }
+
+    /// Fills `slots`.
+    pub(crate) async fn ask(&self, client: &Client, slots: &Slots, call: &Call) -> Vec<Outcome> {
+        match self {
+            Self::Images { ids, spec } => client.images(ids, spec, slots, call).await,
+            Self::Crops { ids, crop } => client.random_crops(ids, &crop.crop, crop.epoch, slots, call).await,
+            Self::Frames { id, frames, spec } => client.frames(id, frames, spec, slots, call).await,
+        }
+    }
+
+    /// The buffer of `out`, if the pictures fit it exactly.
+    pub(crate) fn buffer(&self, out: &Bound<'_, PyAny>) -> PyResult<PyBuffer<u8>> {
+        let py = out.py();
+        let shape = self.fixed_shape().ok_or_else(|| {
+            invalid(py, "out= wants a spec whose output has one size, with crop or size; this one's depends on the picture")
+        })?;
+        // A torch tensor has no buffer of its own, but lends it as a numpy array.
+        let buffer = PyBuffer::<u8>::get(out).or_else(|failure| match out.getattr("numpy") {
+            Ok(numpy) => PyBuffer::<u8>::get(&numpy.call0()?),
+            Err(raised) => passable(py, raised).and(Err(failure)),
+        })?;
+        if buffer.readonly() || !buffer.is_c_contiguous() {
+            return Err(PyBufferError::new_err("out= wants a writable, C-contiguous buffer"));
+        }
+        let [a, b, c] = shape.map(|side| side as usize);
+        let want = [self.count(), a, b, c];
+        match buffer.shape() == want {
+            true => Ok(buffer),
+            false => Err(invalid(py, format!("out has shape {:?}, want {want:?}", buffer.shape()))),
+        }
+    }
+
+    /// Where the pictures are received.
+    pub(crate) fn slots(&self, out: Option<&PyBuffer<u8>>, memory: u64) -> Result<Slots, Error> {
+        let count = self.count();
+        match (self.fixed_shape(), out) {
+            (Some(shape), Some(out)) => {
+                let external = External { pointer: out.buf_ptr().cast(), bytes: out.len_bytes() };
+                // SAFETY: the caller holds `out` exported, so it stays valid, until the slots are gone; that nothing else uses it
+                // meanwhile is asked of whoever passes `out=`.
+                unsafe { Slots::external(count, shape, external) }
+            }
+            (Some(shape), None) => Slots::fixed(count, shape),
+            (None, _) => Ok(Slots::new(count, memory)),
+        }
+    }
+}
