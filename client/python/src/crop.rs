@@ -104,26 +104,21 @@ impl RandomResizedCrop {
     fn __reduce__<'py>(slf: &Bound<'py, Self>) -> PyResult<(Bound<'py, PyAny>, Bound<'py, pyo3::types::PyTuple>)> {
         let Crop { size, scale, ratio, flip, image, seed } = &slf.get().crop;
         let image = ImageSpec { resize: Resize::Size(size.0, size.1), ..image.clone() };
-        let rest = (*size, *scale, *ratio, *flip, *seed, slf.get().epoch, image.to_string());
-        Ok((slf.get_type().getattr("_of")?, rest.into_pyobject(slf.py())?))
+        let state: State = (*size, *scale, *ratio, *flip, *seed, slf.get().epoch, image.to_string());
+        Ok((slf.get_type().getattr("_of")?, (state,).into_pyobject(slf.py())?))
     }
 
     /// From what a pickle holds.
     #[staticmethod]
-    fn _of(
-        py: Python<'_>,
-        size: (u32, u32),
-        scale: (f64, f64),
-        ratio: (f64, f64),
-        flip: f64,
-        seed: u64,
-        epoch: u64,
-        image: &str,
-    ) -> PyResult<Self> {
-        let image = sizeless(&parsed(py, image)?.spec);
+    fn _of(py: Python<'_>, state: State) -> PyResult<Self> {
+        let (size, scale, ratio, flip, seed, epoch, image) = state;
+        let image = sizeless(&parsed(py, &image)?.spec);
         Ok(Self { crop: Crop { size, scale, ratio, flip, image, seed }, epoch })
     }
 }
+
+/// Size, scale, ratio, flip, seed, epoch, and the rest as a spec with that size.
+type State = ((u32, u32), (f64, f64), (f64, f64), f64, u64, u64, String);
 
 fn sizeless(image: &ImageSpec) -> ImageSpec {
     ImageSpec { resize: Resize::Keep, ..image.clone() }
