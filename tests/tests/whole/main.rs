@@ -3,6 +3,7 @@
 mod cluster;
 mod herd;
 mod hostile;
+mod mutants;
 mod overload;
 mod path;
 mod replaced;
