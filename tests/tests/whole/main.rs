@@ -1,6 +1,7 @@
 //! Whole nodes over loopback.
 
 mod cluster;
+mod deaths;
 mod herd;
 mod hostile;
 mod mutants;
