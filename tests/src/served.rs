@@ -147,10 +147,10 @@ impl Served {
         let mut held = Held::default();
         let mut files = HashMap::new();
         for entry in fs::read_dir(format!("/proc/{}/fd", self.child.id())).expect("it runs").flatten() {
-            held.descriptors += 1;
-            let target = fs::read_link(entry.path()).unwrap_or_default();
             // A descriptor may be closed between the two looks.
-            if let Some(file) = fs::metadata(entry.path()).ok().filter(|_| target.to_string_lossy().starts_with("/memfd:")) {
+            let target = fs::read_link(entry.path()).unwrap_or_default().to_string_lossy().into_owned();
+            *if target.starts_with("socket:") { &mut held.sockets } else { &mut held.descriptors } += 1;
+            if let Some(file) = fs::metadata(entry.path()).ok().filter(|_| target.starts_with("/memfd:")) {
                 files.insert(file.ino(), file.blocks() * 512);
             }
         }
@@ -163,8 +163,10 @@ impl Served {
 /// What a node holds at one moment.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Held {
-    /// Descriptors of the node itself.
+    /// Descriptors of the node itself that are no sockets.
     pub descriptors: usize,
+    /// Sockets of the node itself: to clients, decoders, origins.
+    pub sockets: usize,
     /// Files that live in memory, which it shares with its decoders.
     pub shared_files: usize,
     /// Bytes in those.
