@@ -1,5 +1,5 @@
-//! Decoders die: by their picture, by an outsider, for want of memory. Who asks for other pictures hardly notices, and no picture is blamed
-//! for what it has not done.
+//! Decoders die: by their picture, by an outsider, for want of memory. Who asks for other pictures hardly notices, and no picture is
+//! blamed for what it has not done.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -57,8 +57,8 @@ async fn p99(cluster: &Cluster, readers: &[Client], round: &str) -> Duration {
     times[times.len() * 99 / 100]
 }
 
-/// Promise: a picture that ends its decoder, asked for by 64 loaders at once, costs two decoders; all 64 are told that it is the picture, and
-/// the p99 of those who ask for others is at most half as long again (judged at full size alone: it is a time).
+/// Promise: a picture that ends its decoder, asked for by 64 loaders at once, costs two decoders; all 64 are told that it is the
+/// picture, and the p99 of those who ask for others is at most half as long again (judged at full size alone: it is a time).
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_crasher_costs_two_decoders() {
     let options = Options { workers: 2, worker: "exec NODE \"$@\" --test-codecs", ..Options::default() };
@@ -153,7 +153,8 @@ async fn outside_kills_blame_no_picture() {
     client.close().await;
 }
 
-/// Promise: a good picture whose decoder is refused memory that its own limit would give it is not blamed: it is right, or could not be had.
+/// Promise: a good picture whose decoder is refused memory that its own limit would give it is not blamed: it is right, or could not
+/// be had.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn want_of_memory_blames_no_picture() {
     let made = pillow("large");
