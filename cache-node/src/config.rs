@@ -114,14 +114,6 @@ pub struct Decode {
     pub deadline: Duration,
     /// Larger pictures are refused from their header.
     pub pixels_max: u64,
-    pub engines: Vec<EngineKind>,
-}
-
-/// What pixels are computed with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EngineKind {
-    Cpu,
-    Gpu,
 }
 
 /// `[cluster]`: how nodes find and leave each other.

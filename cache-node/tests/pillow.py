@@ -1,6 +1,7 @@
 """What the pinned Pillow says of pictures: media of every kind with their pixels, and a judge of any bytes.
 
 usage: pillow.py large FOLDER   writes a few large pictures there
+       pillow.py bombs FOLDER   writes pictures there that declare or unfold to far more than they hold
        pillow.py make FOLDER    writes pictures there, and a line for each frame (see `line`)
        pillow.py judge          per request (frame and length as two little-endian u32, then the bytes) answers one such line
 """
@@ -11,6 +12,7 @@ import random
 import struct
 import sys
 import warnings
+import zlib
 from pathlib import Path
 
 from PIL import Image
@@ -225,8 +227,120 @@ def fields(bits: int, masks: tuple[int, ...] | None) -> bytes:
     return bitmap(bits, 3 if masks else 0, (13, 7), extra, dice.randbytes(7 * ((13 * bits + 31) // 32 * 4)))
 
 
+def bombs(folder: Path) -> None:
+    for name, data in [*huge(), *unfolding(), *moving()]:
+        (folder / name).write_bytes(data)
+
+
+def huge():
+    """65,500 x 65,500 by the header: 12 GiB, were it decoded."""
+    side = 65_500
+
+    def patched(format: str, mark: bytes, behind: int, fields: bytes, **options) -> bytes:
+        out = io.BytesIO()
+        picture(45, 31, 1).save(out, format, **options)
+        data = out.getvalue()
+        at = data.index(mark) + len(mark) + behind
+        return data[:at] + fields + data[at + len(fields) :]
+
+    yield "huge.jpg", patched("JPEG", b"\xff\xc0", 3, struct.pack(">HH", side, side))
+    yield "huge.avif", patched("AVIF", b"ispe", 4, struct.pack(">II", side, side), max_threads=1)
+    yield "huge.bmp", patched("BMP", struct.pack("<I", 40), 0, struct.pack("<ii", side, side))
+    yield "huge.webp", webp(side, [chunk_of(b"VP8L")])
+    yield "huge.png", png(side, [(b"IDAT", zlib.compress(bytes(1000)))])
+    yield "huge.gif", gif(side, [b"," + struct.pack("<4HB", 0, 0, side, side, 0) + b"\x02\x02\x44\x01\x00"])
+    yield "huge.tif", tiff(side, zlib.compress(bytes(1000)), 1)
+
+
+def unfolding():
+    """Small pictures with streams that go on for 10 GiB. Deflate unfolds 1032-fold at most, so that they take 10 MiB."""
+    endless, pixels = deflated(10), (b"IDAT", zlib.compress(bytes(64 * (1 + 64 * 3))))
+    yield "rows.png", png(64, [(b"IDAT", endless)])
+    yield "profile.png", png(64, [(b"iCCP", b"p\0\0" + endless), pixels])
+    yield "text.png", png(64, [(b"zTXt", b"t\0\0" + endless), pixels])
+    yield "words.png", png(64, [(b"iTXt", b"t\0\1\0\0\0" + endless), pixels])
+    yield "behind.png", png(64, [pixels, (b"zTXt", b"t\0\0" + endless)])
+    yield "strip.tif", tiff(64, endless, 1)
+    codes = lzw()
+    parts = [codes[at : at + 255] for at in range(0, len(codes), 255)]
+    blocks = b"".join(bytes([len(part)]) + part for part in parts)
+    yield "rows.gif", gif(64, [b"," + struct.pack("<4HB", 0, 0, 64, 64, 0) + b"\x08" + blocks * 180 + b"\0"])
+
+
+def moving():
+    """100,000 frames, or as many by the header."""
+    count = 100_000
+    dot = b",\0\0\0\0\1\0\1\0\0\x02\x02\x44\x01\0"
+    yield "frames.gif", gif(64, [dot] * count)
+    control = struct.pack(">IIIIHHBB", 1, 1, 0, 0, 1, 10, 0, 0)
+    first = [(b"acTL", struct.pack(">II", count, 0)), (b"fcTL", struct.pack(">IIIIIHHBB", 0, 64, 64, 0, 0, 1, 10, 0, 0))]
+    frames = [(b"IDAT", zlib.compress(bytes(64 * (1 + 64 * 3))))]
+    for number in range(1, 2 * count - 1, 2):
+        frames += [(b"fcTL", struct.pack(">I", number) + control), (b"fdAT", struct.pack(">I", number + 1) + zlib.compress(bytes(4)))]
+    yield "frames.apng", png(64, first + frames)
+    body = bytes(12) + b"\x0a\0\0\0" + chunk_of(b"VP8L")
+    yield "frames.webp", webp(64, [b"ANIM" + struct.pack("<IIH", 6, 0, 0)] + [b"ANMF" + struct.pack("<I", len(body)) + body] * count, 2)
+    yield "pages.tif", tiff(64, zlib.compress(bytes(64 * 64 * 3)), count)
+    out = io.BytesIO()
+    picture(64, 64, 1).save(out, "AVIF", save_all=True, append_images=[picture(64, 64, 2)] * 3, max_threads=1)
+    at = out.getvalue().index(b"stsz") + 8
+    yield "frames.avif", out.getvalue()[:at] + struct.pack(">II", 100, count) + out.getvalue()[at + 8 :]
+
+
+def deflated(gib: int) -> bytes:
+    """That many GiB of zeros, whole: blocks that stand alone, over and over."""
+    coder = zlib.compressobj(9)
+    first = coder.compress(bytes(1 << 20)) + coder.flush(zlib.Z_FULL_FLUSH)
+    again = coder.compress(bytes(1 << 20)) + coder.flush(zlib.Z_FULL_FLUSH)
+    checksum = ((gib << 30) % 65_521) << 16 | 1
+    return first + again * ((gib << 10) - 1) + b"\x03\0" + struct.pack(">I", checksum)
+
+
+def lzw() -> bytes:
+    """59 MB of zeros: each code says the one that it defines (GIF89a, appendix F), eight tables full."""
+    bits, length = 0, 0
+    for code in [256, 0, *range(258, 4096)]:
+        bits, length = bits | code << length, length + max(code.bit_length(), 9)
+    return sum(bits << length * n for n in range(8)).to_bytes(length, "little")
+
+
+def png(side: int, chunks) -> bytes:
+    header = (b"IHDR", struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0))
+    parts = [struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data)) for name, data in [header, *chunks, (b"IEND", b"")]]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
+
+
+def gif(side: int, frames) -> bytes:
+    return b"GIF89a" + struct.pack("<HHBBB", side, side, 0x80, 0, 0) + bytes([0, 0, 0, 9, 9, 9]) + b"".join(frames) + b";"
+
+
+def webp(side: int, chunks, flags: int = 0) -> bytes:
+    sides = struct.pack("<I", side - 1)[:3] * 2
+    body = b"WEBPVP8X" + struct.pack("<IB3x", 10, flags) + sides + b"".join(chunks)
+    return b"RIFF" + struct.pack("<I", len(body)) + body
+
+
+def chunk_of(name: bytes) -> bytes:
+    """The pixels of a dot, as libwebp writes it."""
+    out = io.BytesIO()
+    Image.new("RGB", (1, 1)).save(out, "WEBP", lossless=True)
+    at = out.getvalue().index(name)
+    length = struct.unpack("<I", out.getvalue()[at + 4 : at + 8])[0]
+    return out.getvalue()[at : at + 8 + length + length % 2]
+
+
+def tiff(side: int, strip: bytes, pages: int) -> bytes:
+    """Pages that all show the same strip."""
+    bits, start = 8 + len(strip), 14 + len(strip)
+    fields = [(256, 4, 1, side), (257, 4, 1, side), (258, 3, 3, bits), (259, 3, 1, 8), (262, 3, 1, 2), (273, 4, 1, 8)]
+    fields += [(277, 3, 1, 3), (278, 4, 1, side), (279, 4, 1, len(strip))]
+    page = struct.pack("<H", len(fields)) + b"".join(struct.pack("<HHII", *field) for field in fields)
+    nexts = [start + (number + 1) * (len(page) + 4) for number in range(pages - 1)] + [0]
+    return b"II*\0" + struct.pack("<I", start) + strip + struct.pack("<HHH", 8, 8, 8) + b"".join(page + struct.pack("<I", at) for at in nexts)
+
+
 if __name__ == "__main__":
     if sys.argv[1] == "judge":
         judge()
     else:
-        {"make": make, "large": large}[sys.argv[1]](Path(sys.argv[2]))
+        {"make": make, "large": large, "bombs": bombs}[sys.argv[1]](Path(sys.argv[2]))

@@ -1,8 +1,10 @@
 //! Real nodes in one process, over loopback, before a folder that is served as a bucket through an origin that fails on demand.
 
 use std::collections::HashMap;
+use std::fs::Permissions;
 use std::future::pending;
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -44,6 +46,8 @@ pub struct Options {
     pub policy: Option<&'static str>,
     /// `bucket.credentials`.
     pub credentials: &'static str,
+    /// What a shell does instead of being a decoder at once; `NODE` is the program and `"$@"` its arguments. Nothing: no shell.
+    pub worker: &'static str,
 }
 
 impl Default for Options {
@@ -57,6 +61,7 @@ impl Default for Options {
             workers: 1,
             policy: None,
             credentials: "anonymous",
+            worker: "",
         }
     }
 }
@@ -93,7 +98,7 @@ impl Cluster {
             let config = config(index, origin.addr(), state.path(), &options);
             let names = ["127.0.0.1".to_owned(), "localhost".to_owned()];
             let identity = Identity::signed(&names, &ca).expect("identity");
-            let setup = Setup { config, identity, program: program("framecache-node"), origin: None };
+            let setup = Setup { config, identity, program: worker(state.path(), options.worker), origin: None };
             nodes.push(Node::start(setup).await.expect("node starts"));
         }
         dev::join_all(&nodes);
@@ -165,12 +170,7 @@ impl Cluster {
 
     /// Everything on a node's `/metrics`, by series.
     pub async fn metrics(&self, index: usize) -> HashMap<String, f64> {
-        let text = http(self.nodes[index].admin, "/metrics").await;
-        let lines = text.lines().filter(|line| line.starts_with("framecache_"));
-        lines
-            .filter_map(|line| line.rsplit_once(' '))
-            .map(|(name, value)| (name.to_owned(), value.parse().expect("number")))
-            .collect()
+        series(&http(self.nodes[index].admin, "/metrics").await)
     }
 
     /// Waits until `holds` of node `index`'s metrics, ten seconds at most.
@@ -207,6 +207,15 @@ pub fn reserved(metrics: &HashMap<String, f64>) -> f64 {
     metrics.iter().filter(|(name, _)| gauge(name)).map(|(_, value)| value).sum()
 }
 
+/// The series of a page of metrics.
+pub fn series(text: &str) -> HashMap<String, f64> {
+    let lines = text.lines().filter(|line| line.starts_with("framecache_"));
+    lines
+        .filter_map(|line| line.rsplit_once(' '))
+        .map(|(name, value)| (name.to_owned(), value.parse().expect("number")))
+        .collect()
+}
+
 /// An object of the cluster's bucket.
 pub fn id(key: &str) -> ObjectId {
     ObjectId::new(BUCKET, key).expect("id")
@@ -236,8 +245,20 @@ pub fn program(name: &str) -> PathBuf {
     built
 }
 
+/// The program that nodes run as their decoders.
+fn worker(state: &Path, script: &str) -> PathBuf {
+    let node = program("framecache-node");
+    if script.is_empty() {
+        return node;
+    }
+    let path = state.join("worker");
+    std::fs::write(&path, format!("#!/bin/sh\n{}\n", script.replace("NODE", &node.display().to_string()))).expect("script");
+    std::fs::set_permissions(&path, Permissions::from_mode(0o755)).expect("permissions");
+    path
+}
+
 fn config(index: usize, origin: SocketAddr, state: &Path, options: &Options) -> Config {
-    let Options { memory, ram, disk, freshness, pixels_max, workers, policy, credentials } = options;
+    let Options { memory, ram, disk, freshness, pixels_max, workers, policy, credentials, worker: _ } = options;
     let data_dir = state.join(format!("node-{index}"));
     let (data_dir, disk) = match disk {
         Some(disk) => (format!("data_dir = {data_dir:?}\n"), format!("disk = \"{disk}\"\n")),

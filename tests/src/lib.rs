@@ -1,9 +1,11 @@
-//! What the tests of the whole stand on: an origin that fails on demand, nodes in one process, media with known pixels, a node in
-//! memory under a paused clock, and a dumb model to hold it against.
+//! What the tests of the whole stand on: an origin that fails on demand, nodes in one process and the program as it is deployed, media
+//! with known pixels and hostile ones, a node in memory under a paused clock, and a dumb model to hold it against.
 pub mod dice;
 pub mod faulty;
 pub mod harness;
 pub mod media;
 pub mod memory;
 pub mod model;
+pub mod mutants;
+pub mod served;
 pub mod wire;

@@ -40,6 +40,14 @@ pub fn bomb() -> Vec<u8> {
     file
 }
 
+/// A good picture, but for decoders that are told to obey planted faults: those do what the fault's name says.
+pub fn planted(fault: &str) -> Vec<u8> {
+    let text = format!("FCTEST:{fault}");
+    // COM (ITU T.81, B.2.4.5): marker, length with itself, text.
+    let comment = [&[0xff, 0xfe, 0, text.len() as u8 + 2], text.as_bytes()].concat();
+    [&PLAIN.file[..2], &comment, &PLAIN.file[2..]].concat()
+}
+
 /// A good picture's first half.
 pub fn truncated() -> Vec<u8> {
     PLAIN.file[..PLAIN.file.len() / 2].to_vec()

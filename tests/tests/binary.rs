@@ -1,28 +1,15 @@
 //! The program as operators meet it: exit codes, sentences, signals, its log.
 
-use std::io::{BufRead, BufReader};
-use std::net::{SocketAddr, TcpListener, UdpSocket};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
-use std::sync::Arc;
+use std::net::{TcpListener, UdpSocket};
+use std::process::{Output, Stdio};
 use std::time::Duration;
 
-use framecache::{Client, ClientConfig, ErrorKind};
-use framecache_node::dev::origin::FolderOrigin;
-use framecache_tests::faulty::{Fault, FaultyOrigin, Rule, Script};
-use framecache_tests::harness::{BUCKET, id, program};
+use framecache::ErrorKind;
+use framecache_tests::faulty::{Fault, Rule};
+use framecache_tests::harness::id;
 use framecache_tests::media::PLAIN;
-use parking_lot::Mutex;
-use tempfile::TempDir;
-use tokio::net::TcpListener as AsyncListener;
-use tokio::time::{Instant, sleep, timeout};
-
-/// The program with a state folder of its own and nothing of this environment.
-fn command(state: &Path, arguments: &[&str]) -> Command {
-    let mut command = Command::new(program("framecache-node"));
-    command.env_clear().env("HOME", state).env("XDG_STATE_HOME", state).args(arguments);
-    command
-}
+use framecache_tests::served::{Served, command};
+use tokio::time::{Instant, timeout};
 
 fn run(text: &str, more: &[&str]) -> Output {
     let state = tempfile::tempdir().expect("folder");
@@ -121,103 +108,15 @@ fn surroundings_end_nothing() {
     assert!(full.status.code() == Some(1) && said.contains("standard output"), "{said}");
 }
 
-/// A folder before an origin that fails on demand, and a program that serves it.
-struct Served {
-    state: TempDir,
-    data: TempDir,
-    origin: FaultyOrigin,
-    child: Child,
-    log: Arc<Mutex<String>>,
-    quic: SocketAddr,
-}
-
-impl Drop for Served {
-    fn drop(&mut self) {
-        // It may have ended already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-impl Served {
-    /// Starts the program and waits until it says where it answers.
-    async fn start(bucket: &str, log: &str, env: &[(&str, &str)]) -> Self {
-        let (state, data) = (tempfile::tempdir().expect("folder"), tempfile::tempdir().expect("folder"));
-        let listener = AsyncListener::bind("127.0.0.1:0").await.expect("listen");
-        let upstream = listener.local_addr().expect("address");
-        tokio::spawn(FolderOrigin::open(data.path(), BUCKET).expect("open").serve(listener, std::future::pending()));
-        let origin = FaultyOrigin::start(upstream, Script::default()).await.expect("origin");
-        let text = format!(
-            "[node]\nid = \"n\"\ndata_dir = {:?}\nmemory_limit = \"1GiB\"\n[listen]\nquic = \"127.0.0.1:0\"\nadmin = \"127.0.0.1:0\"\n\
-             [cache]\nraw_ram = \"64MiB\"\ndecoded_ram = \"64MiB\"\ndisk = \"256MiB\"\n[decode]\nworkers = 1\n[telemetry]\nlog = \"{log}\"\n\
-             [[bucket]]\nname = \"{BUCKET}\"\nendpoint = \"http://{}\"\n{bucket}",
-            state.path().join("data"),
-            origin.addr()
-        );
-        std::fs::write(state.path().join("node.toml"), text).expect("write");
-        let mut child = Self::serve(state.path()).envs(env.iter().copied()).stderr(Stdio::piped()).spawn().expect("start");
-        let mut lines = BufReader::new(child.stderr.take().expect("stderr"));
-        let log = Arc::new(Mutex::new(String::new()));
-        let kept = log.clone();
-        let (found, quic) = tokio::sync::oneshot::channel();
-        std::thread::spawn(move || {
-            let mut found = Some(found);
-            let mut line = String::new();
-            while lines.read_line(&mut line).is_ok_and(|bytes| bytes > 0) {
-                let at =
-                    line.contains("node answers").then(|| line.split("quic=").nth(1)?.split_whitespace().next()?.parse().ok());
-                if let (Some(Some(address)), Some(found)) = (at, found.take_if(|_| line.contains("node answers"))) {
-                    let _ = found.send(address);
-                }
-                kept.lock().push_str(&line);
-                line.clear();
-            }
-        });
-        let quic = timeout(Duration::from_secs(20), quic).await.expect("it answers in time");
-        let quic = quic.unwrap_or_else(|_| panic!("it ended: {}", log.lock()));
-        Self { state, data, origin, child, log, quic }
-    }
-
-    fn serve(state: &Path) -> Command {
-        let mut command = command(state, &["serve"]);
-        command.arg("--config").arg(state.join("node.toml"));
-        command
-    }
-
-    fn client(&self) -> Client {
-        let mut config = ClientConfig::new(&self.quic.to_string());
-        config.tls.ca = Some(self.ca());
-        Client::new(config).expect("client")
-    }
-
-    fn ca(&self) -> PathBuf {
-        self.state.path().join("framecache/ca.pem")
-    }
-
-    fn terminate(&self) {
-        // SAFETY: a signal to our own child, which is not waited for yet.
-        let sent = unsafe { libc::kill(self.child.id() as i32, libc::SIGTERM) };
-        assert_eq!(sent, 0);
-    }
-
-    async fn ended(&mut self) -> Option<i32> {
-        let deadline = Instant::now() + Duration::from_secs(15);
-        loop {
-            if let Some(status) = self.child.try_wait().expect("wait") {
-                return status.code();
-            }
-            assert!(Instant::now() < deadline, "it does not end: {}", self.log.lock());
-            sleep(Duration::from_millis(20)).await;
-        }
-    }
-}
-
 const ANONYMOUS: &str = "credentials = \"anonymous\"\n";
+
+const TABLES: &str = "[node]\nid = \"n\"\ndata_dir = \"STATE/data\"\nmemory_limit = \"1GiB\"\n\
+                      [cache]\nraw_ram = \"64MiB\"\ndecoded_ram = \"64MiB\"\ndisk = \"256MiB\"\n[decode]\nworkers = 1\n";
 
 /// Promise: at SIGTERM a request that is under way is answered whole, a new one is sent on, and the program ends with code 0.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sigterm_drains() {
-    let mut served = Served::start(ANONYMOUS, "info", &[]).await;
+    let mut served = Served::start(TABLES, ANONYMOUS, &[]).await;
     std::fs::write(served.data.path().join("k"), b"whole").expect("write");
     served.origin.set(Rule::gets(Fault::DelayFirstByte(Duration::from_millis(1500))));
     let client = served.client();
@@ -241,7 +140,7 @@ async fn sigterm_drains() {
 /// Promise: two programs never share a cache folder: the second is refused with a sentence, the first serves on.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_folder_has_one_node() {
-    let served = Served::start(ANONYMOUS, "info", &[]).await;
+    let served = Served::start(TABLES, ANONYMOUS, &[]).await;
     std::fs::write(served.data.path().join("k"), b"on").expect("write");
     let second = Served::serve(served.state.path()).stderr(Stdio::piped()).spawn().expect("start");
     let second = tokio::task::spawn_blocking(|| second.wait_with_output().expect("run")).await.expect("task");
@@ -261,7 +160,7 @@ async fn the_log_holds_no_secret() {
         ("AWS_SESSION_TOKEN", "t0kenm4rker"),
         ("AWS_EC2_METADATA_DISABLED", "true"),
     ];
-    let mut served = Served::start("credentials = \"chain\"\n", "trace", &env).await;
+    let mut served = Served::start(&format!("{TABLES}[telemetry]\nlog = \"trace\"\n"), "credentials = \"chain\"\n", &env).await;
     std::fs::write(served.data.path().join("k.jpg"), PLAIN.file).expect("write");
     let (client, call) = (served.client(), Default::default());
     client.read(&id("k.jpg"), 0, None, &call).await.expect("read");

@@ -7,8 +7,8 @@ use std::time::Duration;
 use super::raw::{Raw, RawAuth, RawCache, RawCluster, RawDecode, RawGateway, RawListen, RawNode, RawTelemetry, RawTls};
 use super::source::Source;
 use super::{
-    Admission, Auth, AuthPolicy, Cache, Cluster, Config, ConfigError, Decode, EngineKind, Gateway, Host, Listen, Node, Role,
-    Size, Telemetry, Tls, bucket,
+    Admission, Auth, AuthPolicy, Cache, Cluster, Config, ConfigError, Decode, Gateway, Host, Listen, Node, Role, Size, Telemetry,
+    Tls, bucket,
 };
 
 /// Least bytes of one decoder: below this libjpeg and libav cannot hold a picture of 4,000 by 3,000 and their own tables.
@@ -153,12 +153,9 @@ impl Lift<'_> {
         if worker_memory < WORKER_MEMORY_MIN {
             return Err(self.wrong("decode.worker_memory", &Size(worker_memory).to_string(), "give at least 64MiB"));
         }
-        let engines: Vec<_> = match engines {
-            None => vec![EngineKind::Cpu],
-            Some(engines) => engines.iter().map(|name| if name == "gpu" { EngineKind::Gpu } else { EngineKind::Cpu }).collect(),
-        };
-        if engines.contains(&EngineKind::Gpu) {
-            self.warn("`decode.engines`: \"gpu\" has no effect in this release, the CPU decodes".into());
+        if engines.is_some_and(|engines| engines.iter().any(|name| name == "gpu")) {
+            let fix = "write [\"cpu\"], or leave the key out: this release decodes nothing on a GPU";
+            return Err(self.wrong("decode.engines", "gpu", fix));
         }
         Ok(Decode {
             workers: workers.unwrap_or(self.host.cores.clamp(1, 1024)),
@@ -166,7 +163,6 @@ impl Lift<'_> {
             deadline: Duration::from_millis(deadline_ms.unwrap_or(30_000)),
             // Where Pillow refuses (twice `Image.MAX_IMAGE_PIXELS`): 512 MiB of RGB.
             pixels_max: pixels_max.unwrap_or(178_956_970),
-            engines,
         })
     }
 

@@ -89,6 +89,7 @@ fn refusals_name_the_key_and_the_fix() {
         ("[decode]\nworkers = 'two'", &["`decode.workers` is \"two\"", "whole number"]),
         ("[decode]\nworker_memory = 5", &["`decode.worker_memory`", "at least 64MiB"]),
         ("[decode]\nengines = ['cpu', 'cpu']", &["`decode.engines`", "none twice"]),
+        ("[decode]\nengines = ['cpu', 'gpu']", &["`decode.engines` is \"gpu\"", "write [\"cpu\"]", "nothing on a GPU"]),
         ("[decode]\npixels_max = 99999999999999999999", &["`decode.pixels_max`", "whole number"]),
         ("[node]\nid = 'a b'", &["`node.id` is \"a b\"", "write 1 to 63"]),
         ("[node]\nid = ''", &["`node.id`", "not empty"]),
@@ -184,10 +185,10 @@ fn the_environment_overlays_the_file() {
 /// A key of a room that does not exist is checked, and its writer is told.
 #[test]
 fn keys_without_effect_warn() {
-    let text = "[cluster]\nseeds = ['a:1']\n[decode]\nengines = ['gpu']\n[[bucket]]\nname = 'abc'\nmax_age_s = 5\n";
+    let text = "[cluster]\nseeds = ['a:1']\n[[bucket]]\nname = 'abc'\nmax_age_s = 5\n";
     let config = parse(text).expect("valid");
     let warnings = config.warnings().join("\n");
-    for part in ["`cluster.seeds` has no effect", "\"gpu\" has no effect", "`bucket[0].max_age_s` has no effect"] {
+    for part in ["`cluster.seeds` has no effect", "`bucket[0].max_age_s` has no effect"] {
         assert!(warnings.contains(part), "{warnings}");
     }
     assert!(!warnings.contains("settle"), "only what was set: {warnings}");

@@ -20,6 +20,7 @@ use std::os::fd::AsRawFd;
 use std::process::ExitCode;
 
 use nix::errno::Errno;
+use nix::sys::signal::{SigHandler, Signal, signal};
 use nix::sys::socket::{MsgFlags, recv, send};
 
 use bench::Bench;
@@ -36,16 +37,30 @@ pub(super) const TEST_CODECS: &str = "--test-codecs";
 pub fn worker_main() -> ExitCode {
     // A panic is a defect that some picture found: end by a signal, so that it is judged like any other crash.
     std::panic::set_hook(Box::new(|_| std::process::abort()));
+    // SAFETY: the handler makes system calls alone.
+    let watched = unsafe { signal(Signal::SIGABRT, SigHandler::Handler(on_abort)) };
     let test_codecs = std::env::args().any(|argument| argument == TEST_CODECS);
-    match serve(test_codecs) {
+    match watched.map_err(|_| Ended::Lost).and_then(|_| serve(test_codecs)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(Ended::OutOfMemory) => ExitCode::from(OUT_OF_MEMORY),
+        Err(Ended::Short) => ExitCode::from(SHORT),
         Err(Ended::Lost) => ExitCode::from(PARENT_LOST),
+    }
+}
+
+/// Allocators abort where they are refused. Back from here, `abort` ends the process by the signal.
+extern "C" fn on_abort(_: libc::c_int) {
+    if sandbox::is_short_of_memory() {
+        // SAFETY: ends this process without running anything more of it.
+        unsafe { libc::_exit(SHORT.into()) }
     }
 }
 
 /// Exit code of a worker that reached its own memory limit.
 const OUT_OF_MEMORY: u8 = 77;
+
+/// Exit code of a worker that was refused memory within its limit.
+const SHORT: u8 = 79;
 
 /// Exit code of a worker whose parent went away or talks nonsense.
 const PARENT_LOST: u8 = 78;
@@ -54,7 +69,15 @@ const PARENT_LOST: u8 = 78;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ended {
     OutOfMemory,
+    Short,
     Lost,
+}
+
+impl Ended {
+    /// Out of memory by its own doing, or by the system's.
+    fn whose(self) -> Self {
+        if self == Self::OutOfMemory && sandbox::is_short_of_memory() { Self::Short } else { self }
+    }
 }
 
 fn serve(test_codecs: bool) -> Result<(), Ended> {
@@ -78,7 +101,7 @@ fn serve(test_codecs: bool) -> Result<(), Ended> {
     }
     loop {
         match parent.receive(&mut buffer)? {
-            ToWorker::Job(job) => bench.run(&job, &parent)?,
+            ToWorker::Job(job) => bench.run(&job, &parent).map_err(Ended::whose)?,
             ToWorker::Close => return Ok(()),
             ToWorker::Begin { .. } | ToWorker::Range { .. } => return Err(Ended::Lost),
         }

@@ -21,7 +21,7 @@ async fn poison_pill_costs_two_workers() {
         ("crash", "SIGSEGV"),
         ("hang", "CPU time limit"),
         ("leak", "memory limit"),
-        ("exotic", "SIGSYS"),
+        ("parent", "SIGSYS"),
         ("babble", "protocol violation"),
         ("lie", "protocol violation"),
     ] {
@@ -53,15 +53,35 @@ async fn poisoned(pool: WorkerPool, fault: &'static str) -> Result<framecache::T
     ask_one(&pool, "poison", format!("FCTEST:{fault}")).await
 }
 
-/// Promise: a worker can open no file and no socket and start no process.
+/// Promise: a worker can open, make or list no file, be it of `/proc` or in shared memory, reach no socket of any kind, start no process
+/// and no thread, signal nobody and lift no limit of its own; a library that tries goes on without.
 #[tokio::test]
 async fn sandbox_refuses() {
     let pool = start(settings()).await;
-    for attempt in ["open", "socket", "fork"] {
+    for attempt in [
+        "open", "create", "list", "memory", "shm", "udp", "tcp", "unix", "abstract", "pair", "fork", "thread", "execve",
+        "signal", "limit",
+    ] {
         let error = ask_one(&pool, attempt, format!("FCTEST:{attempt}")).await.expect_err("an answer in words");
         assert_eq!(error.to_string(), format!("undecodable (unknown): {attempt} refused: permission denied"));
     }
     assert_eq!(pool.stats().started, 1, "refused, not killed");
+    pool.close().await;
+}
+
+/// Promise: a worker that asks for what no library looks around for (its parent, other processes and their memory, memory files, rings,
+/// programs in the kernel, namespaces, more of a descriptor, pages to execute) is ended, and its picture judged.
+#[tokio::test]
+async fn sandbox_ends() {
+    let pool = start(settings()).await;
+    for attempt in
+        ["parent", "others", "ptrace", "peek", "memfd", "segment", "uring", "bpf", "unshare", "grow", "dup", "exec-page"]
+    {
+        match ask_one(&pool, attempt, format!("FCTEST:{attempt}")).await {
+            Err(DecodeError::Quarantined { deaths: 2, cause, .. }) => assert_eq!(cause, "SIGSYS", "{attempt}"),
+            other => panic!("{attempt}: {other:?}"),
+        }
+    }
     pool.close().await;
 }
 

@@ -1,6 +1,10 @@
 //! The decode room as a whole, with real worker processes of this binary.
 
 mod faults;
+// Of the tests of the whole, which this crate cannot name: they stand on it.
+#[path = "../../../tests/src/mutants.rs"]
+#[expect(unreachable_pub, reason = "public where it lives")]
+mod made;
 mod mutants;
 mod pixels;
 

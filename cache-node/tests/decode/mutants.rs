@@ -1,23 +1,12 @@
 //! Hostile pictures of every format, through real workers.
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 
 use framecache_node::decode::{DecodeError, Decoder, Limits, PoolSettings, probe};
 use futures::StreamExt;
 
+use super::made::{mutant, originals, pillow};
 use super::{ask, deadline, job, object, settings, start};
-
-/// What the test environment's Pillow writes.
-fn pillow(what: &str) -> tempfile::TempDir {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let python = std::env::var_os("PYO3_PYTHON").map_or_else(|| root.join("../.venv/bin/python"), PathBuf::from);
-    let made = tempfile::tempdir().expect("folder");
-    let output = Command::new(python).arg(root.join("tests/pillow.py")).arg(what).arg(made.path()).output();
-    let output = output.expect("python of the test environment");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    made
-}
 
 /// Promise: what the header says a decode takes is enough of it: a worker with not a byte more decodes the picture, of an animation the
 /// second frame.
@@ -43,44 +32,6 @@ async fn bounds_from_headers_hold() {
         files += 1;
     }
     assert_eq!(files, 17);
-}
-
-/// Small pictures of every format: Pillow's, and the corpus's where one is named.
-fn originals() -> Vec<(String, Vec<u8>)> {
-    let made = pillow("make");
-    let mut folders = vec![made.path().to_owned()];
-    folders.extend(std::env::var("FRAMECACHE_CORPUS").map(|corpus| Path::new(&corpus).join("images")));
-    let mut found = Vec::new();
-    for folder in folders {
-        let mut paths: Vec<_> = std::fs::read_dir(folder).expect("folder").map(|entry| entry.expect("entry").path()).collect();
-        paths.sort();
-        let files = paths.into_iter().map(|path| {
-            let bytes = std::fs::read(&path).expect("file");
-            (path.file_name().expect("name").to_string_lossy().into_owned(), bytes)
-        });
-        found.extend(files.filter(|(name, bytes)| !name.ends_with("jsonl") && (1..=30 << 10).contains(&bytes.len())));
-    }
-    found
-}
-
-/// Up to nine bytes changed, most of them near the start, where sizes and offsets stand; sometimes cut.
-fn mutant(bytes: &[u8], mut seed: u64) -> Vec<u8> {
-    let mut roll = |sides: usize| {
-        seed ^= seed << 13;
-        seed ^= seed >> 7;
-        seed ^= seed << 17;
-        (seed >> 20) as usize % sides.max(1)
-    };
-    let mut out = bytes.to_vec();
-    for _ in 0..=roll(9) {
-        let near = if roll(2) == 0 { 200 } else { out.len() };
-        let at = roll(near.min(out.len()));
-        out[at] = [0, 0xff, 0x80, 1, roll(256) as u8, out[at] ^ 1 << roll(8)][roll(6)];
-    }
-    if roll(10) == 0 {
-        out.truncate(roll(bytes.len()));
-    }
-    out
 }
 
 /// Promise: no mutant of any format ends a worker, let alone the node: each has its pixels, or a refusal that says whose fault it is.

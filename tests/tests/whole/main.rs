@@ -1,8 +1,10 @@
 //! Whole nodes over loopback.
 
 mod cluster;
+mod deaths;
 mod herd;
 mod hostile;
+mod mutants;
 mod overload;
 mod path;
 mod replaced;

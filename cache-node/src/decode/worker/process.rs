@@ -20,7 +20,7 @@ use super::memory::SharedMemory;
 use super::order::{Order, memory_lost};
 use super::protocol::{FROM_WORKER_BYTES, FromWorker, Outcome, Sandboxed, ToWorker};
 use super::settings::{PoolSettings, SHARED_KEPT};
-use super::{OUT_OF_MEMORY, SUBCOMMAND, TEST_CODECS};
+use super::{OUT_OF_MEMORY, SHORT, SUBCOMMAND, TEST_CODECS};
 use crate::decode::DecodeError;
 
 /// Why no worker runs.
@@ -230,6 +230,7 @@ fn judged(status: ExitStatus) -> Death {
         Some(Signal::SIGXCPU) => Death::Judged("CPU time limit".into()),
         Some(signal) if by_picture.contains(&signal) => Death::Judged(signal.as_str().into()),
         _ if status.code() == Some(OUT_OF_MEMORY.into()) => Death::Judged("memory limit".into()),
+        _ if status.code() == Some(SHORT.into()) => Death::Lost("no memory to be had".into()),
         _ => Death::Lost(status.to_string()),
     }
 }

@@ -54,6 +54,25 @@ pub(super) fn cpu_us() -> u64 {
     now.tv_sec as u64 * 1_000_000 + now.tv_nsec as u64 / 1000
 }
 
+/// Whether this process is refused memory that its own limit would give it: the system's want, and no picture's.
+///
+/// Address that may not be touched counts against `RLIMIT_AS` alone; what may be written counts against all that there is besides, by
+/// the kernel's overcommit policy and `RLIMIT_DATA`. Safe to call in a signal handler.
+pub(super) fn is_short_of_memory() -> bool {
+    let given = |bytes: usize, access| {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        // SAFETY: a new mapping where the kernel likes, which nobody else knows and which is gone at once.
+        unsafe {
+            let place = libc::mmap(std::ptr::null_mut(), bytes, access, flags, -1, 0);
+            place != libc::MAP_FAILED && libc::munmap(place, bytes) == 0
+        }
+    };
+    TRIED.map(|power| 1 << power).any(|bytes| given(bytes, libc::PROT_NONE) && !given(bytes, libc::PROT_READ | libc::PROT_WRITE))
+}
+
+/// What it tries: a mebibyte to a gibibyte. A machine that has not as much runs no node.
+const TRIED: std::ops::RangeInclusive<u32> = 20..=30;
+
 fn landlock() -> Result<bool, landlock::RulesetError> {
     // Handled and granted nowhere: denied everywhere. Best effort: what an older kernel lacks is left out.
     let abi = ABI::V6;
