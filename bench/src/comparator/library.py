@@ -4,8 +4,8 @@
 usage: library.py LIBRARY SHORT CROP FILE-OF-PATHS
 
 Speaks by lines of JSON: first {"version": version, "files": n}, or {"missing": why} and nothing more; then for each line
-{"times": n, "keep": path or null} n passes over all files, each decoded, made RGB, resized to a short side of SHORT and cropped to
-the middle CROP, as torchvision's Resize and CenterCrop do. With a path, the pixels of the last pass are written there.
+{"times": n, "keep": path or null} n passes over all files, each decoded, made RGB, resized to a short side of SHORT and cropped
+to the middle CROP, as torchvision's Resize and CenterCrop do. With a path, the pixels of the last pass are written there.
 """
 
 import io

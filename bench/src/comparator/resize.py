@@ -3,8 +3,8 @@
 
 usage: resize.py FILE-OF-CASES
 
-Speaks by lines of JSON: first its version; then for each line {"case": i, "times": n, "keep": path or null} the CPU-seconds of this
-thread in n resizes of that case. With a path, the pixels of the last one are written there.
+Speaks by lines of JSON: first its version; then for each line {"case": i, "times": n, "keep": path or null} the CPU-seconds of
+this thread in n resizes of that case. With a path, the pixels of the last one are written there.
 """
 
 import json
