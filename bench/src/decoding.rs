@@ -79,7 +79,8 @@ impl Decoding<'_> {
             // Every byte is compared, and learnt for what the timed rounds look at.
             let same: Tally = client.ask(&Round { seed: run.seed, times: 1, look: Look::File(kept.clone()) }).await?;
             let _: Tally = client.ask(&Round { seed: run.seed, times: 1, look: Look::Learn }).await?;
-            (wrong.push(same.wrong), levels.push(same.levels));
+            wrong.push(same.wrong);
+            levels.push(same.levels);
             clients.push(client);
         }
         levels.push(Levels::default());
