@@ -2,6 +2,7 @@
 //!
 //! The parent writes one line of JSON, the agent does one thing and answers with one line; at the end of its input it ends.
 
+pub(crate) mod kernels;
 mod path;
 mod traffic;
 
@@ -30,6 +31,8 @@ pub enum Role {
     TlsServer(crate::comparator::Pool),
     /// Looks at the path of one connection.
     Path(PathTask),
+    /// Resizes alone.
+    Kernels(Vec<kernels::Case>),
 }
 
 /// A running helper, from its parent's side. It ends with this value.
@@ -89,6 +92,7 @@ pub async fn play(role: Role) -> Result<()> {
         Role::QuinnServer(pool) => crate::comparator::quinn::serve(pool).await,
         Role::TlsServer(pool) => crate::comparator::tls::serve(pool).await,
         Role::Path(task) => path::play(task).await,
+        Role::Kernels(cases) => kernels::play(cases).await,
     }
 }
 

@@ -1,6 +1,6 @@
 //! What framecache is measured against. Each moves the same messages, at the best settings known to us.
 
-pub mod pillow;
+pub mod library;
 pub mod quinn;
 pub mod tls;
 

@@ -2,9 +2,11 @@
 
 mod cold;
 mod disk;
+mod formats;
 mod herd;
 mod hit;
 mod keep;
+mod kernels;
 mod overload;
 mod restart;
 
@@ -24,7 +26,7 @@ pub struct Scenario {
 }
 
 /// All of them.
-pub const ALL: [Scenario; 7] = [
+pub const ALL: [Scenario; 9] = [
     Scenario {
         name: "hit",
         about: "what a RAM hit costs, against bare quinn and TLS over TCP",
@@ -32,8 +34,18 @@ pub const ALL: [Scenario; 7] = [
     },
     Scenario {
         name: "cold",
-        about: "what a decode costs with raw bytes cached, against Pillow",
+        about: "what decoding JPEG costs with raw bytes cached, exact and fast, against Pillow, OpenCV, torchvision",
         run: |run| Box::pin(cold::run(run)),
+    },
+    Scenario {
+        name: "formats",
+        about: "the same for PNG, WebP, GIF, BMP, TIFF, AVIF and other JPEGs, against Pillow",
+        run: |run| Box::pin(formats::run(run)),
+    },
+    Scenario {
+        name: "kernels",
+        about: "a resize alone: scalar, AVX2, AVX-512, fast_image_resize, Pillow",
+        run: |run| Box::pin(kernels::run(run)),
     },
     Scenario {
         name: "herd",

@@ -13,6 +13,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::{Questions, say};
 use crate::comparator::{Shape, quinn::QuinnLane, tls::TlsLane};
+use crate::levels::Levels;
 use crate::workload::Random;
 
 /// Who moves the items.
@@ -67,6 +68,8 @@ pub struct Tally {
     pub bytes: u64,
     /// Items whose bytes were not what they should be.
     pub wrong: u64,
+    /// How far from it, where a file said what they should be.
+    pub levels: Levels,
 }
 
 pub(super) async fn play(traffic: Traffic) -> Result<()> {
@@ -112,7 +115,7 @@ async fn run(hub: &Hub, shape: Shape, round: &Round, eye: Eye) -> Result<(Tally,
     }
     let seconds = begun.elapsed().as_secs_f64();
     let eye = Arc::into_inner(eye).context("a lane still looks")?;
-    let tally = Tally { seconds, bytes: eye.bytes.load(Relaxed), wrong: eye.wrong.load(Relaxed) };
+    let tally = Tally { seconds, bytes: eye.bytes.load(Relaxed), wrong: eye.wrong.load(Relaxed), levels: *eye.levels.lock() };
     ensure!(eye.items.load(Relaxed) == order.len() as u64, "items are missing");
     Ok((tally, eye))
 }
@@ -226,6 +229,7 @@ pub struct Eye {
     items: AtomicU64,
     bytes: AtomicU64,
     wrong: AtomicU64,
+    levels: parking_lot::Mutex<Levels>,
 }
 
 impl Eye {
@@ -247,6 +251,7 @@ impl Eye {
             items: 0.into(),
             bytes: 0.into(),
             wrong: 0.into(),
+            levels: Levels::default().into(),
         })
     }
 
@@ -257,7 +262,13 @@ impl Eye {
             && match &self.look {
                 Look::Edges => self.known[index].edges == edges(bytes),
                 Look::Verify => self.known[index].hash == xxh3_64(bytes),
-                Look::File(_) => self.file.get(index * self.item_bytes..(index + 1) * self.item_bytes) == Some(bytes),
+                Look::File(_) => {
+                    let right = self.file.get(index * self.item_bytes..(index + 1) * self.item_bytes).unwrap_or_default();
+                    let levels = Levels::between(bytes, right);
+                    let mut all = self.levels.lock();
+                    *all = all.and(levels);
+                    levels.is_none()
+                }
                 Look::Learn => {
                     self.seen.lock()[index] = Learnt { hash: xxh3_64(bytes), edges: edges(bytes) };
                     true

@@ -5,7 +5,7 @@
 
 use std::arch::x86_64::*;
 
-use super::axis::{Axis, LOAD_BYTES};
+use super::axis::{Axis, LOAD_BYTES, Taps};
 use super::passes::FourRows;
 use super::quads::Quads;
 use super::weights::{HALF, Halves, PRECISION};
@@ -120,21 +120,106 @@ unsafe fn store(sums: [Sums; 2], out: &mut [u8], at: usize) {
     }
 }
 
+/// Clips two neighbouring pixels of each row and stores them as eight bytes at `at` of each row of `out`, the second pixel's behind the
+/// `CHANNELS` of the first.
+///
+/// # Safety
+/// `at + 8` is at most a fourth of `out`.
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn store_two<const CHANNELS: usize>(pixels: [[Sums; 2]; 2], out: &mut [u8], at: usize) {
+    // As in `store`, with the second pixel in the upper eight bytes of each 128-bit half; the shuffle brings a row's two together.
+    let [[a, b], [c, d]] = pixels;
+    let first = _mm256_packs_epi32(a.values(), b.values());
+    let bytes = _mm256_packus_epi16(first, _mm256_packs_epi32(c.values(), d.values()));
+    let together = match CHANNELS {
+        3 => _mm_setr_epi8(0, 1, 2, 8, 9, 10, 11, -1, 4, 5, 6, 12, 13, 14, 15, -1),
+        _ => _mm_setr_epi8(0, 1, 2, 3, 8, 9, 10, 11, 4, 5, 6, 7, 12, 13, 14, 15),
+    };
+    let bytes = _mm256_shuffle_epi8(bytes, _mm256_broadcastsi128_si256(together));
+    let (even, odd) = (_mm256_castsi256_si128(bytes), _mm256_extracti128_si256::<1>(bytes));
+    let line = out.len() / 4;
+    // SAFETY: for each row, row * line + at + 8 <= 4 * line, the length of out at most; a half store needs no alignment.
+    unsafe {
+        let first = out.as_mut_ptr().add(at);
+        _mm_storel_epi64(first.cast(), even);
+        _mm_storel_epi64(first.add(line).cast(), odd);
+        _mm_storeh_pd(first.add(2 * line).cast(), _mm_castsi128_pd(even));
+        _mm_storeh_pd(first.add(3 * line).cast(), _mm_castsi128_pd(odd));
+    }
+}
+
 /// Four rows of 3 or 4 channels along x: a lane is a channel, its two halves are two taps.
 #[target_feature(enable = "avx2")]
 pub(super) fn horizontal<const CHANNELS: usize>(rows: &FourRows<'_>, axis: &Axis, weights: &[Halves<1>], out: &mut [u8]) {
     rows.assert_fit(axis, CHANNELS, out);
-    let deals = deals::<CHANNELS>();
-    for (pixel, (taps, weights)) in axis.taps.iter().zip(weights.chunks_exact(axis.stride / 2)).enumerate() {
-        let mut sums = [Sums::new(); 2];
-        for (step, weights) in weights.chunks_exact(2).take(taps.count.div_ceil(4)).enumerate() {
-            // SAFETY: asserted: axis.reach covers the last step's load.
-            let bytes = unsafe { load(rows, (taps.first + 4 * step) * CHANNELS) };
-            add_dealt(&mut sums, bytes, deals, [in_every_lane(&weights[0]), in_every_lane(&weights[1])]);
-        }
-        // SAFETY: asserted: a row of out holds all pixels and one byte more, which the next pixel overwrites.
-        unsafe { store(sums, out, pixel * CHANNELS) };
+    match axis.same_taps().map(|taps| taps.div_ceil(2)) {
+        Some(0 | 1) => line::<CHANNELS, 1>(rows, axis, weights, out),
+        Some(2) => line::<CHANNELS, 2>(rows, axis, weights, out),
+        Some(3) => line::<CHANNELS, 3>(rows, axis, weights, out),
+        Some(4) => line::<CHANNELS, 4>(rows, axis, weights, out),
+        _ => line::<CHANNELS, ANY>(rows, axis, weights, out),
     }
+}
+
+/// In place of a number of tap pairs: each sample's own.
+const ANY: usize = 0;
+
+/// Every pixel by so many pairs of taps, which then is no loop.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn line<const CHANNELS: usize, const PAIRS: usize>(rows: &FourRows<'_>, axis: &Axis, weights: &[Halves<1>], out: &mut [u8]) {
+    let deals = deals::<CHANNELS>();
+    let words = axis.stride / 2;
+    let (twos, last) = axis.taps.as_chunks::<2>();
+    for (two, (taps, weights)) in twos.iter().zip(weights.chunks_exact(2 * words)).enumerate() {
+        let (first, second) = weights.split_at(words);
+        // SAFETY: the caller asserts: axis.reach covers all loads of these taps, and a row of out all pixels and four bytes more, of
+        // which two are written here at most; the next pixels overwrite them.
+        unsafe {
+            let first = pixel::<CHANNELS, PAIRS>(rows, taps[0], first, deals);
+            let second = pixel::<CHANNELS, PAIRS>(rows, taps[1], second, deals);
+            store_two::<CHANNELS>([first, second], out, 2 * two * CHANNELS);
+        }
+    }
+    if let &[taps] = last {
+        let at = axis.taps.len() - 1;
+        // SAFETY: as above; one byte more is written.
+        unsafe { store(pixel::<CHANNELS, PAIRS>(rows, taps, &weights[at * words..], deals), out, at * CHANNELS) };
+    }
+}
+
+/// The sums of one pixel of each row: four taps a load, and behind them one pair where no more are left.
+///
+/// # Safety
+/// `axis.reach`, which each row has, covers the loads of `taps`.
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn pixel<const CHANNELS: usize, const PAIRS: usize>(
+    rows: &FourRows<'_>,
+    taps: Taps,
+    weights: &[Halves<1>],
+    deals: [__m256i; 2],
+) -> [Sums; 2] {
+    let mut sums = [Sums::new(); 2];
+    let pairs = if PAIRS == ANY { taps.count.div_ceil(2) } else { PAIRS };
+    let mut at = taps.first * CHANNELS;
+    let (steps, last) = weights[..pairs].as_chunks::<2>();
+    for weights in steps {
+        // SAFETY: the caller's promise.
+        let bytes = unsafe { load(rows, at) };
+        add_dealt(&mut sums, bytes, deals, [in_every_lane(&weights[0]), in_every_lane(&weights[1])]);
+        at += 4 * CHANNELS;
+    }
+    if let [weights] = last {
+        // SAFETY: the caller's promise.
+        let bytes = unsafe { load(rows, at) };
+        let weights = in_every_lane(weights);
+        for (sums, bytes) in sums.iter_mut().zip(bytes) {
+            sums.add(_mm256_shuffle_epi8(bytes, deals[0]), weights);
+        }
+    }
+    sums
 }
 
 /// Shuffles that deal four pixels out to channels, two taps each, widened with zeros.
@@ -223,12 +308,26 @@ fn totals(sums: [Sums; 4]) -> [u8; 4] {
 #[target_feature(enable = "avx2")]
 pub(super) fn vertical(buffer: &[u8], starts: &[usize], weights: &[Halves<1>], out: &mut [u8]) {
     assert!(starts.iter().all(|start| start + out.len() <= buffer.len()), "row outside its buffer");
-    let line = out.len();
+    match starts.len() / 2 {
+        1 => columns::<1>(buffer, starts, weights, out),
+        2 => columns::<2>(buffer, starts, weights, out),
+        3 => columns::<3>(buffer, starts, weights, out),
+        4 => columns::<4>(buffer, starts, weights, out),
+        _ => columns::<ANY>(buffer, starts, weights, out),
+    }
+}
+
+/// Every column by so many pairs of rows, which then is no loop.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn columns<const PAIRS: usize>(buffer: &[u8], starts: &[usize], weights: &[Halves<1>], out: &mut [u8]) {
+    let pairs = if PAIRS == ANY { starts.len() / 2 } else { PAIRS };
+    let (starts, weights, line) = (&starts.as_chunks::<2>().0[..pairs], &weights[..pairs], out.len());
     for at in (0..line).step_by(BLOCK_BYTES) {
         if line >= BLOCK_BYTES {
             // The last block begins earlier, where it is whole, and makes some columns again.
             let at = at.min(line - BLOCK_BYTES);
-            // SAFETY: asserted: each row has line bytes, and so BLOCK_BYTES from here.
+            // SAFETY: asserted by the caller: each row has line bytes, and so BLOCK_BYTES from here.
             let block = vertical_block(starts, weights, |start| unsafe { load_block(buffer, start + at) });
             out[at..at + BLOCK_BYTES].copy_from_slice(&block);
         } else {
@@ -259,10 +358,10 @@ fn load_part(bytes: &[u8]) -> __m256i {
 
 #[inline]
 #[target_feature(enable = "avx2")]
-fn vertical_block(starts: &[usize], weights: &[Halves<1>], load: impl Fn(usize) -> __m256i) -> [u8; BLOCK_BYTES] {
+fn vertical_block(starts: &[[usize; 2]], weights: &[Halves<1>], load: impl Fn(usize) -> __m256i) -> [u8; BLOCK_BYTES] {
     let zero = _mm256_setzero_si256();
     let mut sums = [Sums::new(); 4];
-    for (starts, weights) in starts.chunks_exact(2).zip(weights) {
+    for (starts, weights) in starts.iter().zip(weights) {
         let (weights, [upper, lower]) = (in_every_lane(weights), [load(starts[0]), load(starts[1])]);
         let (low, high) = (_mm256_unpacklo_epi8(upper, lower), _mm256_unpackhi_epi8(upper, lower));
         sums[0].add(_mm256_unpacklo_epi8(low, zero), weights);

@@ -11,6 +11,9 @@ use super::{Filter, Isa};
 /// Bytes that a vector kernel loads at once from a row.
 pub(super) const LOAD_BYTES: usize = 16;
 
+/// Up to so many taps, a vector kernel of pixels takes as many for every one of them: the rest weigh nothing, and nothing is counted.
+const SAME_TAPS_MAX: usize = 8;
+
 /// What determines an axis, and so the key under which one is kept.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct AxisSpec {
@@ -149,6 +152,11 @@ impl Axis {
         first..self.taps.last().map_or(first, Taps::end)
     }
 
+    /// Taps that a vector kernel takes for every pixel alike; `None` where there are so many that each takes its own.
+    pub(super) fn same_taps(&self) -> Option<usize> {
+        same_taps(self.taps_max)
+    }
+
     /// Memory held, in bytes.
     pub(super) fn bytes(&self) -> usize {
         let form_bytes = match &self.form {
@@ -162,6 +170,10 @@ impl Axis {
         };
         size_of_val(&self.taps[..]) + form_bytes
     }
+}
+
+fn same_taps(taps_max: usize) -> Option<usize> {
+    Some(taps_max).filter(|&taps| taps <= SAME_TAPS_MAX)
 }
 
 impl AxisSpec {
@@ -180,9 +192,11 @@ impl AxisSpec {
             0 => 0,
             loads => (taps.first + at_once * (loads - 1)) * channels + LOAD_BYTES,
         };
+        let same = same_taps(taps.iter().map(|taps| taps.count).max().unwrap_or(0));
+        let alike = |taps: &Taps| Taps { count: same.unwrap_or(taps.count), ..*taps };
         match form {
             Form::Scalar(_) => taps.iter().map(|taps| taps.end() * channels).max().unwrap_or(0),
-            Form::Avx2(_) | Form::Vnni(_) => taps.iter().map(|taps| last_load(taps, 4)).max().unwrap_or(0),
+            Form::Avx2(_) | Form::Vnni(_) => taps.iter().map(|taps| last_load(&alike(taps), 4)).max().unwrap_or(0),
             Form::Avx2Gray(_) | Form::VnniGray(_) => taps.iter().map(|taps| last_load(taps, LOAD_BYTES)).max().unwrap_or(0),
             Form::Avx2GrayQuads(quads) => quads.reach(),
             Form::VnniGrayQuads(quads) => quads.reach(),

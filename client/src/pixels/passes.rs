@@ -203,7 +203,8 @@ impl Axis {
     /// One row across y: output sample `sample` of the rows of `buffer` that begin at `starts`, one for each tap.
     fn vertical(&self, sample: usize, buffer: &[u8], starts: &mut Vec<usize>, out: &mut [u8]) {
         // A kernel takes taps by twos or fours: the rest read some row and weigh it by zero.
-        starts.resize(starts.len().next_multiple_of(4), starts.first().copied().unwrap_or(0));
+        let at_once = if matches!(self.form, Form::Avx2(_)) { 2 } else { 4 };
+        starts.resize(starts.len().next_multiple_of(at_once), starts.first().copied().unwrap_or(0));
         let weights = |taps_a_word: usize| sample * self.stride / taps_a_word..(sample + 1) * self.stride / taps_a_word;
         match &self.form {
             Form::Scalar(whole) => scalar::vertical(buffer, starts, &whole[weights(1)][..self.taps[sample].count], out),

@@ -6,7 +6,7 @@
 
 use std::arch::x86_64::*;
 
-use super::axis::{Axis, LOAD_BYTES};
+use super::axis::{Axis, LOAD_BYTES, Taps};
 use super::passes::FourRows;
 use super::quads::Quads;
 use super::weights::{Bytes, HALF, PRECISION};
@@ -110,24 +110,87 @@ unsafe fn store(values: __m512i, out: &mut [u8], at: usize) {
     }
 }
 
+/// Clips two neighbouring pixels of each row and stores them as eight bytes at `at` of each row of `out`, the second pixel's behind the
+/// `CHANNELS` of the first.
+///
+/// # Safety
+/// `at + 8` is at most a fourth of `out`.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
+unsafe fn store_two<const CHANNELS: usize>([first, second]: [__m512i; 2], out: &mut [u8], at: usize) {
+    // Packing saturates and works within a row's 128 bits: the first pixel's four bytes, then the second's.
+    let pairs = _mm512_packs_epi32(first, second);
+    let bytes = _mm512_packus_epi16(pairs, pairs);
+    let bytes = match CHANNELS {
+        3 => _mm512_shuffle_epi8(bytes, _mm512_broadcast_i32x4(_mm_setr_epi8(0, 1, 2, 4, 5, 6, 7, -1, 0, 0, 0, 0, 0, 0, 0, 0))),
+        _ => bytes,
+    };
+    let line = out.len() / 4;
+    // SAFETY: for each row, row * line + at + 8 <= 4 * line, the length of out at most; a store of eight bytes needs no alignment.
+    unsafe {
+        let first = out.as_mut_ptr().add(at);
+        _mm_storel_epi64(first.cast(), _mm512_castsi512_si128(bytes));
+        _mm_storel_epi64(first.add(line).cast(), _mm512_extracti32x4_epi32::<1>(bytes));
+        _mm_storel_epi64(first.add(2 * line).cast(), _mm512_extracti32x4_epi32::<2>(bytes));
+        _mm_storel_epi64(first.add(3 * line).cast(), _mm512_extracti32x4_epi32::<3>(bytes));
+    }
+}
+
 /// Four rows of 3 or 4 channels along x: a lane is a channel, its four bytes are four taps.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
 pub(super) fn horizontal<const CHANNELS: usize>(rows: &FourRows<'_>, axis: &Axis, weights: &[Bytes<1>], out: &mut [u8]) {
     rows.assert_fit(axis, CHANNELS, out);
+    match axis.same_taps().map(|taps| taps.div_ceil(4)) {
+        Some(0 | 1) => line::<CHANNELS, 1>(rows, axis, weights, out),
+        Some(2) => line::<CHANNELS, 2>(rows, axis, weights, out),
+        _ => line::<CHANNELS, ANY>(rows, axis, weights, out),
+    }
+}
+
+/// In place of a number of steps of four taps: each sample's own.
+const ANY: usize = 0;
+
+/// Every pixel by so many steps, which then is no loop.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
+fn line<const CHANNELS: usize, const STEPS: usize>(rows: &FourRows<'_>, axis: &Axis, weights: &[Bytes<1>], out: &mut [u8]) {
+    let words = axis.stride / 4;
+    let (twos, last) = axis.taps.as_chunks::<2>();
+    for (two, (taps, weights)) in twos.iter().zip(weights.chunks_exact(2 * words)).enumerate() {
+        let (first, second) = weights.split_at(words);
+        // SAFETY: the caller asserts: axis.reach covers all loads of these taps, and a row of out all pixels and four bytes more, of
+        // which two are written here at most; the next pixels overwrite them.
+        unsafe {
+            let first = pixel::<CHANNELS, STEPS>(rows, taps[0], first);
+            store_two::<CHANNELS>([first, pixel::<CHANNELS, STEPS>(rows, taps[1], second)], out, 2 * two * CHANNELS);
+        }
+    }
+    if let &[taps] = last {
+        let at = axis.taps.len() - 1;
+        // SAFETY: as above; one byte more is written.
+        unsafe { store(pixel::<CHANNELS, STEPS>(rows, taps, &weights[at * words..]), out, at * CHANNELS) };
+    }
+}
+
+/// The values of one pixel of each row.
+///
+/// # Safety
+/// `axis.reach`, which each row has, covers the loads of `taps`.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
+unsafe fn pixel<const CHANNELS: usize, const STEPS: usize>(rows: &FourRows<'_>, taps: Taps, weights: &[Bytes<1>]) -> __m512i {
     let deal = _mm512_broadcast_i32x4(match CHANNELS {
         3 => _mm_setr_epi8(0, 3, 6, 9, 1, 4, 7, 10, 2, 5, 8, 11, -1, -1, -1, -1),
         _ => _mm_setr_epi8(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15),
     });
-    for (pixel, (taps, weights)) in axis.taps.iter().zip(weights.chunks_exact(axis.stride / 4)).enumerate() {
-        let mut sums = Sums::new();
-        for (step, weights) in weights[..taps.count.div_ceil(4)].iter().enumerate() {
-            // SAFETY: asserted: axis.reach covers the last step's load.
-            let bytes = unsafe { load(rows, (taps.first + 4 * step) * CHANNELS) };
-            sums.add(_mm512_shuffle_epi8(bytes, deal), in_every_lane(weights));
-        }
-        // SAFETY: asserted: a row of out holds all pixels and one byte more, which the next pixel overwrites.
-        unsafe { store(sums.values(), out, pixel * CHANNELS) };
+    let mut sums = Sums::new();
+    let steps = if STEPS == ANY { taps.count.div_ceil(4) } else { STEPS };
+    for (step, weights) in weights[..steps].iter().enumerate() {
+        // SAFETY: the caller's promise.
+        let bytes = unsafe { load(rows, (taps.first + 4 * step) * CHANNELS) };
+        sums.add(_mm512_shuffle_epi8(bytes, deal), in_every_lane(weights));
     }
+    sums.values()
 }
 
 /// Four gray rows along x, four neighbouring pixels at a time: a lane is a pixel, its four bytes are four taps.
@@ -174,14 +237,27 @@ pub(super) fn gray(rows: &FourRows<'_>, axis: &Axis, weights: &[Bytes<4>], out: 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
 pub(super) fn vertical(buffer: &[u8], starts: &[usize], weights: &[Bytes<1>], out: &mut [u8]) {
     assert!(starts.iter().all(|start| start + out.len() <= buffer.len()), "row outside its buffer");
+    match starts.len() / 4 {
+        1 => columns::<1>(buffer, starts, weights, out),
+        2 => columns::<2>(buffer, starts, weights, out),
+        _ => columns::<ANY>(buffer, starts, weights, out),
+    }
+}
+
+/// Every column by so many fours of rows, which then is no loop.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
+fn columns<const FOURS: usize>(buffer: &[u8], starts: &[usize], weights: &[Bytes<1>], out: &mut [u8]) {
+    let fours = if FOURS == ANY { starts.len() / 4 } else { FOURS };
+    let (starts, weights) = (&starts.as_chunks::<4>().0[..fours], &weights[..fours]);
     for (block, out) in out.chunks_mut(BLOCK_BYTES).enumerate() {
         let rows = buffer.as_ptr().wrapping_add(block * BLOCK_BYTES);
         let columns = u64::MAX >> (BLOCK_BYTES - out.len());
         let bytes = if out.len() == BLOCK_BYTES {
-            // SAFETY: asserted: the row has the bytes of this block.
+            // SAFETY: asserted by the caller: the row has the bytes of this block.
             vertical_block(starts, weights, |start| unsafe { _mm512_loadu_si512(rows.add(start).cast()) })
         } else {
-            // SAFETY: asserted: the row has the bytes of this block, and the mask leaves those behind it unread.
+            // SAFETY: as above, and the mask leaves the bytes behind those of this block unread.
             vertical_block(starts, weights, |start| unsafe { _mm512_maskz_loadu_epi8(columns, rows.add(start).cast()) })
         };
         // SAFETY: the mask has a bit for each byte of this block of out and for no other.
@@ -191,9 +267,9 @@ pub(super) fn vertical(buffer: &[u8], starts: &[usize], weights: &[Bytes<1>], ou
 
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
-fn vertical_block(starts: &[usize], weights: &[Bytes<1>], load: impl Fn(usize) -> __m512i) -> __m512i {
+fn vertical_block(starts: &[[usize; 4]], weights: &[Bytes<1>], load: impl Fn(usize) -> __m512i) -> __m512i {
     let mut sums = [Sums::new(); 4];
-    for (starts, weights) in starts.chunks_exact(4).zip(weights) {
+    for (starts, weights) in starts.iter().zip(weights) {
         let weights = in_every_lane(weights);
         let columns = four_by_four([load(starts[0]), load(starts[1]), load(starts[2]), load(starts[3])]);
         for (sums, columns) in sums.iter_mut().zip(columns) {
