@@ -155,7 +155,8 @@ impl Served {
             }
         }
         (held.shared_files, held.shared_bytes) = (files.len(), files.values().sum());
-        held.pss_bytes = self.workers().into_iter().chain([self.child.id()]).filter_map(pss_bytes).sum();
+        held.decoders_bytes = self.workers().into_iter().filter_map(pss_bytes).sum();
+        held.pss_bytes = held.decoders_bytes + pss_bytes(self.child.id()).unwrap_or(0);
         held
     }
 }
@@ -173,6 +174,8 @@ pub struct Held {
     pub shared_bytes: u64,
     /// Proportional memory of node and decoders together. A page of a shared file counts here only while a decoder has it mapped.
     pub pss_bytes: u64,
+    /// What of that is the decoders'.
+    pub decoders_bytes: u64,
 }
 
 /// Sends a signal to one process.

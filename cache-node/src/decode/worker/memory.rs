@@ -33,8 +33,9 @@ impl SharedMemory {
         self.file.as_fd()
     }
 
-    /// Grows to at least `bytes`; gives the size.
+    /// Grows to at least `bytes`, in whole pages: of a page that is cut by the end no hole is made. Gives the size.
     pub(super) fn grow(&mut self, bytes: u64) -> io::Result<u64> {
+        let bytes = bytes.next_multiple_of(PAGE_BYTES);
         if bytes > self.bytes {
             ftruncate(&self.file, i64::try_from(bytes).map_err(io::Error::other)?)?;
             self.bytes = bytes;
@@ -78,6 +79,9 @@ impl SharedMemory {
         Ok(fallocate(&self.file, hole, kept as i64, (self.bytes - kept) as i64)?)
     }
 }
+
+/// The kernel's.
+const PAGE_BYTES: u64 = 4096;
 
 /// The shared file, from the worker's side: mapped, and mapped anew when it grew.
 #[derive(Default)]
@@ -141,8 +145,11 @@ mod tests {
         assert_eq!(memory.read(0, 7).expect("read"), &b"picture"[..]);
         assert!(memory.read((1 << 20) - 3, 4).is_err());
         assert!(ftruncate(memory.file(), 10).is_err(), "sealed");
+        assert_eq!(memory.grow((1 << 20) + 64).expect("grow"), (1 << 20) + 4096);
+        memory.write(0, &vec![1; (1 << 20) + 64]).expect("write");
         memory.trim(4096).expect("trim");
         assert_eq!(memory.read(4096, 4).expect("read"), &[0; 4][..]);
+        assert_eq!(nix::sys::stat::fstat(memory.file()).expect("stat").st_blocks, 4096 / 512, "all but what is kept");
         let mut mapping = Mapping::default();
         mapping.of(memory.file(), 8192).expect("map")[5000] = 9;
         assert_eq!(memory.read(5000, 1).expect("read"), &[9][..]);

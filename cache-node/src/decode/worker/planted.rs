@@ -18,6 +18,9 @@ const MARK: &[u8] = b"FCTEST:";
 /// A JPEG whose first segment is a comment: two bytes of length follow, and then it may be a planted one too.
 const COMMENTED: &[u8] = &[0xff, 0xd8, 0xff, 0xfe];
 
+/// What the sandbox forbids, tried.
+type Attempt = fn() -> io::Result<()>;
+
 /// The faults.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Fault {
@@ -34,7 +37,7 @@ pub(super) enum Fault {
     /// Says that it drew what was not asked for.
     Lie,
     /// Tries what the sandbox forbids; the answer, if there is one, says how that went.
-    Escape(&'static str, fn() -> io::Result<()>),
+    Escape(&'static str, Attempt),
 }
 
 impl Fault {
@@ -88,7 +91,7 @@ const FAULTS: [(&str, Fault); 6] = [
 ];
 
 /// No name begins another.
-const ESCAPES: [(&str, fn() -> io::Result<()>); 27] = [
+const ESCAPES: [(&str, Attempt); 27] = [
     ("open", || File::open("/etc/hostname").map(drop)),
     ("create", || OpenOptions::new().write(true).create(true).truncate(false).open("/tmp/framecache-escape").map(drop)),
     ("list", || read_dir("/proc").map(drop)),
