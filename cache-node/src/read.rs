@@ -22,6 +22,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 use framecache::object::ParseError;
 use framecache::{ObjectId, Page, Tensor, Version};
+use tokio::sync::Semaphore;
 use tokio::time::error::Elapsed;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::task::TaskTracker;
@@ -57,6 +58,8 @@ pub struct Reader {
     tasks: TaskTracker,
     fills: Flights<Fill, FillResult>,
     units: Flights<Unit, UnitResult>,
+    /// A turn for each core: cutting is all work and no waiting.
+    cuts: Arc<Semaphore>,
     counts: ReadCounts,
 }
 
@@ -181,9 +184,25 @@ impl Reader {
     pub fn new(parts: ReaderParts) -> Arc<Self> {
         let ReaderParts { origin, store, decoder, budget, freshness, limits, tasks } = parts;
         let (fills, units) = (Flights::new(tasks.clone()), Flights::new(tasks.clone()));
+        let cuts = Arc::new(Semaphore::new(std::thread::available_parallelism().map_or(1, Into::into)));
         let (heads, outdated) = (Heads::default(), Heads::within(OUTDATED_BYTES));
         let (clock, counts) = (Clock::start(), ReadCounts::default());
-        Arc::new(Self { origin, store, decoder, budget, heads, outdated, freshness, limits, clock, tasks, fills, units, counts })
+        Arc::new(Self {
+            origin,
+            store,
+            decoder,
+            budget,
+            heads,
+            outdated,
+            freshness,
+            limits,
+            clock,
+            tasks,
+            fills,
+            units,
+            cuts,
+            counts,
+        })
     }
 
     /// What it has done.

@@ -9,6 +9,7 @@ mod explain;
 mod inbox;
 mod metrics;
 pub mod quic;
+mod together;
 mod verbs;
 
 use std::sync::Arc;

@@ -69,7 +69,9 @@ def picture(width: int, height: int, seed: int) -> Image.Image:
 
 
 def alpha(image: Image.Image) -> Image.Image:
-    mask = Image.frombytes("L", image.size, bytes((x * y * 3) & 255 if x % 5 else 0 for y in range(image.height) for x in range(image.width)))
+    mask = Image.frombytes(
+        "L", image.size, bytes((x * y * 3) & 255 if x % 5 else 0 for y in range(image.height) for x in range(image.width))
+    )
     image = image.copy()
     image.putalpha(mask)
     return image
@@ -127,7 +129,15 @@ def media():
     yield "ink.jpg", saved(ink, "JPEG")
     yield "scans.jpg", saved(odd, "JPEG", progressive=True, subsampling=1)
 
-    for name, image in [("rgb", rgb), ("gray", gray), ("bit", bit), ("rgba", rgba), ("la", la), ("index", indexed), ("deep", deep(40, 9))]:
+    for name, image in [
+        ("rgb", rgb),
+        ("gray", gray),
+        ("bit", bit),
+        ("rgba", rgba),
+        ("la", la),
+        ("index", indexed),
+        ("deep", deep(40, 9)),
+    ]:
         yield f"{name}.png", saved(image, "PNG")
     for bits in (1, 2, 4):
         yield f"index{bits}.png", saved(rgb.quantize(1 << bits), "PNG", bits=bits)
@@ -164,14 +174,35 @@ def media():
         holes = [frame.convert("RGBA") for frame in clear]
         yield f"holes-{dispose}.gif", saved(holes[0], "GIF", save_all=True, append_images=holes[1:], disposal=dispose)
 
-    for name, image in [("rgb", rgb), ("gray", gray), ("bit", bit), ("index", indexed), ("rgba", rgba), ("index16", rgb.quantize(16))]:
+    for name, image in [
+        ("rgb", rgb),
+        ("gray", gray),
+        ("bit", bit),
+        ("index", indexed),
+        ("rgba", rgba),
+        ("index16", rgb.quantize(16)),
+    ]:
         yield f"{name}.bmp", saved(image, "BMP")
     yield "runs.bmp", runs()
     yield "runs4.bmp", runs4()
-    for bits, masks in [(16, None), (16, (0xF800, 0x7E0, 0x1F)), (32, (0xFF000000, 0xFF00, 0xFF)), (32, (0xFF0000, 0xFF00, 0xFF))]:
+    for bits, masks in [
+        (16, None),
+        (16, (0xF800, 0x7E0, 0x1F)),
+        (32, (0xFF000000, 0xFF00, 0xFF)),
+        (32, (0xFF0000, 0xFF00, 0xFF)),
+    ]:
         yield f"fields{bits}-{(masks or [0])[0]:x}.bmp", fields(bits, masks)
 
-    plain = [("rgb", rgb), ("gray", gray), ("bit", bit), ("rgba", rgba), ("la", la), ("index", indexed), ("ink", ink), ("deep", deep(40, 9))]
+    plain = [
+        ("rgb", rgb),
+        ("gray", gray),
+        ("bit", bit),
+        ("rgba", rgba),
+        ("la", la),
+        ("index", indexed),
+        ("ink", ink),
+        ("deep", deep(40, 9)),
+    ]
     for name, image in plain:
         for compression in ("raw", "tiff_lzw", "tiff_adobe_deflate", "packbits"):
             yield f"{name}-{compression}.tif", saved(image, "TIFF", compression=compression)
@@ -211,7 +242,9 @@ def bitmap(bits: int, compression: int, size: tuple[int, int], extra: bytes, dat
 def runs() -> bytes:
     """Encoded and literal runs, a jump, an open row."""
     table = b"".join(struct.pack("BBBB", 7 * n & 255, 3 * n & 255, 255 - n, 0) for n in range(256))
-    data = bytes([9, 4, 0, 3, 1, 2, 3, 0, 0, 0, 5, 200, 0, 0, 0, 2, 3, 1, 4, 77, 0, 4, 9, 8, 7, 6, 0, 0, 12, 1, 0, 0, 12, 9, 0, 0]) + bytes([0, 2, 0, 2, 12, 3, 0, 1])
+    data = bytes(
+        [9, 4, 0, 3, 1, 2, 3, 0, 0, 0, 5, 200, 0, 0, 0, 2, 3, 1, 4, 77, 0, 4, 9, 8, 7, 6, 0, 0, 12, 1, 0, 0, 12, 9, 0, 0]
+    ) + bytes([0, 2, 0, 2, 12, 3, 0, 1])
     return bitmap(8, 1, (12, 8), table, data, 256)
 
 
@@ -276,10 +309,16 @@ def moving():
     first = [(b"acTL", struct.pack(">II", count, 0)), (b"fcTL", struct.pack(">IIIIIHHBB", 0, 64, 64, 0, 0, 1, 10, 0, 0))]
     frames = [(b"IDAT", zlib.compress(bytes(64 * (1 + 64 * 3))))]
     for number in range(1, 2 * count - 1, 2):
-        frames += [(b"fcTL", struct.pack(">I", number) + control), (b"fdAT", struct.pack(">I", number + 1) + zlib.compress(bytes(4)))]
+        frames += [
+            (b"fcTL", struct.pack(">I", number) + control),
+            (b"fdAT", struct.pack(">I", number + 1) + zlib.compress(bytes(4))),
+        ]
     yield "frames.apng", png(64, first + frames)
     body = bytes(12) + b"\x0a\0\0\0" + chunk_of(b"VP8L")
-    yield "frames.webp", webp(64, [b"ANIM" + struct.pack("<IIH", 6, 0, 0)] + [b"ANMF" + struct.pack("<I", len(body)) + body] * count, 2)
+    yield (
+        "frames.webp",
+        webp(64, [b"ANIM" + struct.pack("<IIH", 6, 0, 0)] + [b"ANMF" + struct.pack("<I", len(body)) + body] * count, 2),
+    )
     yield "pages.tif", tiff(64, zlib.compress(bytes(64 * 64 * 3)), count)
     out = io.BytesIO()
     picture(64, 64, 1).save(out, "AVIF", save_all=True, append_images=[picture(64, 64, 2)] * 3, max_threads=1)
@@ -306,7 +345,9 @@ def lzw() -> bytes:
 
 def png(side: int, chunks) -> bytes:
     header = (b"IHDR", struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0))
-    parts = [struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data)) for name, data in [header, *chunks, (b"IEND", b"")]]
+    parts = []
+    for name, data in [header, *chunks, (b"IEND", b"")]:
+        parts.append(struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data)))
     return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
 
 
@@ -336,7 +377,8 @@ def tiff(side: int, strip: bytes, pages: int) -> bytes:
     fields += [(277, 3, 1, 3), (278, 4, 1, side), (279, 4, 1, len(strip))]
     page = struct.pack("<H", len(fields)) + b"".join(struct.pack("<HHII", *field) for field in fields)
     nexts = [start + (number + 1) * (len(page) + 4) for number in range(pages - 1)] + [0]
-    return b"II*\0" + struct.pack("<I", start) + strip + struct.pack("<HHH", 8, 8, 8) + b"".join(page + struct.pack("<I", at) for at in nexts)
+    directories = b"".join(page + struct.pack("<I", at) for at in nexts)
+    return b"II*\0" + struct.pack("<I", start) + strip + struct.pack("<HHH", 8, 8, 8) + directories
 
 
 if __name__ == "__main__":

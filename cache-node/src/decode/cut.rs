@@ -3,6 +3,7 @@
 use framecache::spec::{Alpha, ImageSpec, Orientation, Profile, VideoSpec};
 use framecache::{DecodeSpec, Tensor, TensorHead, pixels};
 
+use super::Limits;
 use super::formats::{Kind, Samples};
 use super::rendition::Rendition;
 
@@ -28,20 +29,24 @@ pub struct Cut {
 }
 
 impl Cut {
-    /// What `spec` makes of `whole`, which was decoded by [`whole_of`] it; `None` if it is no part of it.
-    pub fn of(whole: Tensor, spec: &DecodeSpec) -> Option<Self> {
+    /// What `spec` makes of `whole`, which was decoded by [`whole_of`] it; `None` if it cannot be made of it.
+    pub fn of(whole: Tensor, spec: &DecodeSpec, limits: &Limits) -> Option<Self> {
         let [height, width, channels] = whole.head.shape;
         let spec = ImageSpec { orientation: Orientation::Ignore, ..spec.image().clone() };
-        let rendition = Rendition::of_pixels(spec, (width, height))?;
+        let rendition = Rendition::of_pixels(spec, (width, height), limits)?;
         (channels == rendition.spec.channels()).then_some(Self { whole, rendition })
     }
 
-    /// Memory that it takes beside the whole picture.
-    pub fn cost_bytes(&self) -> u64 {
+    /// Bytes of what it gives.
+    pub fn bytes(&self) -> u64 {
+        self.rendition.bytes() as u64
+    }
+
+    /// Memory that making it takes besides: the resize's own, and the window before its channels are arranged.
+    pub fn scratch_bytes(&self) -> u64 {
         let [height, width, channels] = self.whole.head.shape.map(|side| side as usize);
-        let scratch = pixels::resize_scratch_bytes(width, height, channels, &self.rendition.plan());
-        // The tensor, and the window before its channels are arranged.
-        2 * self.rendition.bytes() as u64 + scratch as u64
+        let resize = pixels::resize_scratch_bytes(width, height, channels, &self.rendition.plan());
+        self.bytes() + resize as u64
     }
 
     /// Makes it. Takes as long as a resize does.

@@ -82,8 +82,8 @@ pub(super) struct Samples<'a> {
     pub(super) kind: Kind,
 }
 
-/// Receives each wanted frame once, by its index.
-pub(super) type Sink<'a> = &'a mut dyn FnMut(u32, Samples<'_>) -> Result<(), Failure>;
+/// Receives each wanted frame once, by its index; or why there is none, where that says nothing about those behind it.
+pub(super) type Sink<'a> = &'a mut dyn FnMut(u32, Result<Samples<'_>, Failure>);
 
 /// Why a picture gave nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -100,7 +100,7 @@ pub(super) enum Failure {
 
 /// Decodes `frames` (rising, without repeats) of the probed picture and hands each to `sink`.
 ///
-/// `room` holds at least `probe.decoded_bytes`. What a sink refuses ends the decode.
+/// `room` holds at least `probe.decoded_bytes`. An error is that of every frame that was not handed over.
 pub(super) fn decode(
     input: &mut dyn Input,
     probe: &Probe,
@@ -189,7 +189,8 @@ impl Order<'_> {
     fn give(&self, frame: u32, kind: Kind, room: &mut [u8], sink: Sink<'_>) -> Result<(), Failure> {
         let (width, height) = (self.probe.width, self.probe.height);
         let bytes = width as usize * height as usize * kind.bytes();
-        sink(frame, Samples { pixels: &room[..bytes], width, height, kind })
+        sink(frame, Ok(Samples { pixels: &room[..bytes], width, height, kind }));
+        Ok(())
     }
 }
 

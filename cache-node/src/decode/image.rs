@@ -10,41 +10,42 @@ use super::rendition::Rendition;
 pub(super) struct Drawing<'a> {
     pub(super) rendition: &'a Rendition,
     pub(super) out: &'a mut [u8],
-    pub(super) drawn: bool,
+    /// Whether it is drawn, or why not; nothing before it was its turn.
+    pub(super) end: Option<Result<(), Failure>>,
 }
 
 impl<'a> Drawing<'a> {
     pub(super) fn new(rendition: &'a Rendition, out: &'a mut [u8]) -> Self {
-        Self { rendition, out, drawn: false }
+        Self { rendition, out, end: None }
     }
 }
 
 /// Decodes into `room` (`probe.decoded_bytes` long), each frame once, and draws every rendition of it into its own place.
 ///
-/// What fails after some frames says so, and those are drawn: each frame gets the answer that it would get alone.
+/// Each frame gets the answer that it would get alone: an error is that of the drawings that have no end yet.
 pub(super) fn draw(input: &mut dyn Input, probe: &Probe, room: &mut [u8], drawings: &mut [Drawing<'_>]) -> Result<(), Failure> {
     let mut frames: Vec<u32> = drawings.iter().map(|drawing| drawing.rendition.frame).collect();
     frames.sort_unstable();
     frames.dedup();
     let wants = wants(drawings)?;
-    let mut odd = None;
-    let mut sink = |frame, samples: Samples<'_>| {
-        let shift = wants.quick.unwrap_or(0);
-        let scaled = (probe.width.div_ceil(1 << shift), probe.height.div_ceil(1 << shift));
-        if ![(probe.width, probe.height), scaled].contains(&(samples.width, samples.height)) {
-            let (width, height) = (samples.width, samples.height);
-            let reason = format!("frame {frame} is {width}x{height}, the first {}x{}", probe.width, probe.height);
-            odd.get_or_insert(Failure::Unsupported(reason));
-            return Ok(());
-        }
+    let mut sink = |frame, given: Result<Samples<'_>, Failure>| {
+        let given = given.and_then(|samples| of_probed_size(samples, frame, probe, &wants));
         for drawing in drawings.iter_mut().filter(|drawing| drawing.rendition.frame == frame) {
-            drawing.rendition.draw(&samples, drawing.out);
-            drawing.drawn = true;
+            let drawn = given.as_ref().map(|samples| drawing.rendition.draw(samples, drawing.out));
+            drawing.end = Some(drawn.map_err(Failure::clone));
         }
-        Ok(())
     };
-    formats::decode(input, probe, room, wants, &frames, &mut sink)?;
-    odd.map_or(Ok(()), Err)
+    formats::decode(input, probe, room, wants, &frames, &mut sink)
+}
+
+fn of_probed_size<'a>(samples: Samples<'a>, frame: u32, probe: &Probe, wants: &Wants) -> Result<Samples<'a>, Failure> {
+    let shift = wants.quick.unwrap_or(0);
+    let scaled = (probe.width.div_ceil(1 << shift), probe.height.div_ceil(1 << shift));
+    let (width, height) = (samples.width, samples.height);
+    if [(probe.width, probe.height), scaled].contains(&(width, height)) {
+        return Ok(samples);
+    }
+    Err(Failure::Unsupported(format!("frame {frame} is {width}x{height}, the first {}x{}", probe.width, probe.height)))
 }
 
 /// What all drawings together need of the samples; each takes its part.

@@ -40,16 +40,12 @@ fn decode(bytes: &Bytes, job: &DecodeJob, limits: &Limits) -> Result<Vec<Result<
     let mut drawings: Vec<_> = planned.iter().flatten().zip(places.iter_mut().map(Vec::as_mut_slice)).map(drawing).collect();
     let mut room = vec![0; probe.decoded_bytes as usize];
     let made = image::draw(&mut &bytes[..], &probe, &mut room, &mut drawings);
-    let drawn: Vec<bool> = drawings.iter().map(|drawing| drawing.drawn).collect();
-    let refused = match made.map_err(|failure| refusal(failure, probe.format)) {
-        Err(refused) if !drawn.contains(&true) => return Err(refused),
-        made => made.err(),
-    };
-    let mut places = places.into_iter().zip(drawn);
-    let mut tensor = |rendition: Rendition| match (places.next(), &refused) {
-        (Some((place, true)), _) => Ok(Tensor { head: rendition.head(&probe), data: Bytes::from(place) }),
-        (_, Some(refused)) => Err(refused.clone()),
-        (_, None) => Err(DecodeError::WorkerLost("nothing was drawn".into())),
+    let ends: Vec<_> = drawings.into_iter().map(|drawing| drawing.end).collect();
+    let mut places = places.into_iter().zip(ends);
+    let mut tensor = |rendition: Rendition| {
+        let (place, end) = places.next().ok_or_else(|| DecodeError::WorkerLost("no place".into()))?;
+        end.unwrap_or_else(|| made.clone()).map_err(|failure| refusal(failure, probe.format))?;
+        Ok(Tensor { head: rendition.head(&probe), data: Bytes::from(place) })
     };
     Ok(planned.into_iter().map(|planned| planned.and_then(&mut tensor)).collect())
 }

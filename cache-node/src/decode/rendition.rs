@@ -32,17 +32,16 @@ impl Rendition {
         let frame = u32::try_from(frame).unwrap_or(u32::MAX);
         let geometry = image.turned_geometry(probe.width, probe.height, probe.orientation);
         let geometry = geometry.map_err(|error| unsupported(error.to_string()))?;
-        let (width, height) = geometry.resized;
-        let too_long = width.max(height) as usize > pixels::SIDE_MAX;
-        if too_long || u64::from(geometry.window.width as u32) * u64::from(geometry.window.height as u32) > limits.pixels_max {
+        if !is_within(&geometry, limits) {
+            let (width, height) = geometry.resized;
             return Err(DecodeError::TooLarge { width, height, limit: limits.pixels_max });
         }
         Ok(Self { frame, spec: image.clone(), geometry, orientation: probe.orientation })
     }
 
     /// The same of a picture that is decoded and upright already.
-    pub(super) fn of_pixels(spec: ImageSpec, (width, height): (u32, u32)) -> Option<Self> {
-        let geometry = spec.geometry(width, height).ok()?;
+    pub(super) fn of_pixels(spec: ImageSpec, (width, height): (u32, u32), limits: &Limits) -> Option<Self> {
+        let geometry = spec.geometry(width, height).ok().filter(|geometry| is_within(geometry, limits))?;
         Some(Self { frame: 0, spec, geometry, orientation: 1 })
     }
 
@@ -232,6 +231,11 @@ impl Rendition {
             }
         }
     }
+}
+
+fn is_within(Geometry { resized: (width, height), window, .. }: &Geometry, limits: &Limits) -> bool {
+    let long = (*width).max(*height) as usize > pixels::SIDE_MAX;
+    !long && window.width as u64 * window.height as u64 <= limits.pixels_max
 }
 
 /// A window of a part, in pixels of the whole.

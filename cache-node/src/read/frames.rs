@@ -1,5 +1,6 @@
 //! Decoded pictures: held, or made once for all who wait.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -12,8 +13,8 @@ use tokio::time::{Instant, timeout_at};
 use tracing::Instrument;
 
 use super::{FLIGHT_MAX, ReadError, Reader, ServedFrame, in_time, inside, landed};
-use crate::budget::Level;
-use crate::cache::{Body, Entry, EntryKey, Head, InsertHint, Judgement, frames, pages};
+use crate::budget::{Level, Reservation};
+use crate::cache::{Body, DiskPresence, Entry, EntryKey, Head, InsertHint, Judgement, frames, pages};
 use crate::decode::{Cut, DecodeError, DecodeJob, Probe, Source, SourceError, probe, whole_of};
 
 /// How often a picture that was larger than guessed, and evicted before there was memory for it, is made again before the node
@@ -27,6 +28,23 @@ const GUESS_BYTES: u64 = 4 << 20;
 /// decodes 0.7 GB/s of pixels, so up to here the pixels are the cheaper ones to keep.
 const SWELL_MAX: u64 = 4;
 
+/// Bytes of pictures that one decode gives to those who ask together. They lie there until the last of them has its own.
+const TOGETHER_BYTES_MAX: u64 = 64 << 20;
+
+/// What a decode, or a cut, gives for each spec, and the memory of it.
+type Drawn = Result<(Vec<Result<Entry, ReadError>>, Reservation), ReadError>;
+
+/// Whether the compressed bytes go to disk after a decode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Keep {
+    /// The pixels do.
+    No,
+    /// Where they are not there yet: their pixels are never kept, and the next decode comes soon.
+    Once,
+    /// They do, in place of an older version.
+    Anew,
+}
+
 /// A decode unit and what to make of it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Unit {
@@ -39,8 +57,16 @@ pub(super) struct Unit {
 /// Specs that were asked for together, of one picture: one decode serves them all.
 pub type Specs = Arc<[DecodeSpec]>;
 
-/// What a unit gives: for each spec, a picture or its own refusal.
-pub(super) type UnitResult = Result<Arc<[Result<Entry, ReadError>]>, ReadError>;
+/// What a unit gives.
+pub(super) type UnitResult = Arc<Made>;
+
+/// The pictures of a unit.
+pub(super) struct Made {
+    /// For each spec a picture, or its own refusal. Nothing: it is too much for one decode, ask for either half.
+    each: Option<Vec<Result<Entry, ReadError>>>,
+    /// Their memory, until all who asked have taken theirs into their own.
+    _memory: Option<Reservation>,
+}
 
 impl Reader {
     /// The picture `id`, decoded by `spec`; of version `pin` if given, else of the current one.
@@ -156,103 +182,133 @@ impl Reader {
                 return Ok(entry);
             }
         }
-        let unit = Unit { id: id.clone(), version: head.version.clone(), specs: specs.clone() };
         let asked = self.units.now();
+        let mut specs = specs.clone();
         loop {
+            let unit = Unit { id: id.clone(), version: head.version.clone(), specs: specs.clone() };
             let (reader, own, head) = (self.clone(), unit.clone(), head.clone());
-            let flight = self.units.join(unit.clone(), || async move { reader.decode(own, head).await });
-            let (answer, number) = landed(timeout_at(deadline, flight).await, "a decode")?;
-            // The time of a unit that was under way before this call asked is not this call's.
-            if number >= asked || !matches!(answer, Err(ReadError::Deadline)) {
-                let place = specs.iter().position(|one| one == spec);
-                let made =
-                    answer.and_then(|made| place.and_then(|place| made.get(place).cloned()).unwrap_or_else(|| Err(lost())));
-                return made.map_err(|error| in_time(error, "the decoder"));
+            let flight = self.units.join(unit, || async move { Arc::new(reader.decode(own, head).await) });
+            let (made, number) = landed(timeout_at(deadline, flight).await, "a decode")?;
+            let place = specs.iter().position(|one| one == spec).ok_or_else(lost)?;
+            let Some(each) = &made.each else {
+                let (front, rear) = specs.split_at(specs.len() / 2);
+                specs = if place < front.len() { front.into() } else { rear.into() };
+                continue;
+            };
+            match each.get(place).cloned().unwrap_or_else(|| Err(lost())) {
+                // The time of a unit that was under way before this call asked is not this call's.
+                Err(ReadError::Deadline) if number < asked => {}
+                made => return made.map_err(|error| in_time(error, "the decoder")),
             }
         }
     }
 
     /// One decode, on the node's task set: of the specs that are not held yet.
-    async fn decode(self: Arc<Self>, unit: Unit, head: Head) -> UnitResult {
+    async fn decode(self: Arc<Self>, unit: Unit, head: Head) -> Made {
         let Unit { id, version, specs } = unit;
         let deadline = Instant::now() + FLIGHT_MAX;
         // Another flight may have landed between the look-up and this one's start.
         let held = |spec: &DecodeSpec| self.store.get_ram(&frames::key(&id, spec), Some(&version));
-        let mut held: Vec<Option<Entry>> = specs.iter().map(held).collect();
-        for (spec, held) in specs.iter().zip(&mut held).filter(|(_, held)| held.is_none()) {
-            *held = self.cut(&id, &head, spec, deadline).await;
-        }
+        let held: Vec<Option<Entry>> = specs.iter().map(held).collect();
         let lacking: Vec<DecodeSpec> =
             specs.iter().zip(&held).filter(|(_, held)| held.is_none()).map(|(spec, _)| spec.clone()).collect();
-        // What is too much together may do in halves; and what fails alone then fails alone.
-        let (mut drawn, mut parts) = (Vec::new(), vec![lacking]);
-        while let Some(mut part) = parts.pop().filter(|part| !part.is_empty()) {
-            match self.draw(&id, &head, part.clone(), deadline).await {
-                Err(ReadError::TooLarge(_) | ReadError::Unsupported(_)) if part.len() > 1 => {
-                    let rear = part.split_off(part.len() / 2);
-                    parts.extend([rear, part]);
-                }
-                Err(error) => drawn.extend(part.iter().map(|_| Err(error.clone()))),
-                Ok(made) => drawn.extend(made),
+        let (drawn, memory) = match self.drawn(&id, &head, &lacking, deadline).await {
+            Ok((drawn, memory)) => (drawn, Some(memory)),
+            Err(ReadError::TooLarge(_) | ReadError::Unsupported(_)) if lacking.len() > 1 => {
+                return Made { each: None, _memory: None };
             }
-        }
+            Err(error) => (vec![Err(error); lacking.len()], None),
+        };
         let mut drawn = drawn.into_iter();
-        Ok(held.into_iter().map(|held| held.map(Ok).or_else(|| drawn.next()).unwrap_or_else(|| Err(lost()))).collect())
+        let each = held.into_iter().map(|held| held.map(Ok).or_else(|| drawn.next()).unwrap_or_else(|| Err(lost())));
+        Made { each: Some(each.collect()), _memory: memory }
+    }
+
+    /// Cut from what is held, if all of it can be, else decoded; and the memory that it takes.
+    async fn drawn(self: &Arc<Self>, id: &ObjectId, head: &Head, specs: &[DecodeSpec], deadline: Instant) -> Drawn {
+        match self.cut(id, head, specs, deadline).await {
+            Some(cut) => Ok(cut),
+            None => self.draw(id, head, specs, deadline).await,
+        }
     }
 
     /// Decodes once, and keeps what each of `specs` gives.
-    async fn draw(
-        self: &Arc<Self>,
-        id: &ObjectId,
-        head: &Head,
-        specs: Vec<DecodeSpec>,
-        deadline: Instant,
-    ) -> Result<Vec<Result<Entry, ReadError>>, ReadError> {
+    async fn draw(self: &Arc<Self>, id: &ObjectId, head: &Head, specs: &[DecodeSpec], deadline: Instant) -> Drawn {
         let probe = self.probe(id, head, deadline).await?;
-        let _reservation = self.budget.reserve(Level::Decode, probe.cost_bytes(&specs), deadline).await?;
+        let cost = probe.cost_bytes(specs);
+        if specs.len() > 1 && cost - probe.cost_bytes(&[]) > TOGETHER_BYTES_MAX {
+            return Err(ReadError::TooLarge("too much for one decode".into()));
+        }
+        let mut reservation = self.budget.reserve(Level::Decode, cost, deadline).await?;
         self.counts.units.fetch_add(1, Ordering::Relaxed);
         let version = head.version.clone();
         let source = Arc::new(Compressed { reader: self.clone(), id: id.clone(), version: version.clone(), deadline });
-        let job = DecodeJob { id: id.clone(), version, size: head.size, source, specs: specs.clone() };
+        let job = DecodeJob { id: id.clone(), version, size: head.size, source, specs: specs.to_vec() };
         let span = tracing::info_span!("decode", bucket = id.bucket(), key = id.key(), specs = specs.len());
         let tensors = self.decoder.decode(job, deadline).instrument(span).await?;
-        let mut swells = false;
-        let keep = |(spec, tensor): (&DecodeSpec, Result<Tensor, DecodeError>)| {
+        let bytes = tensors.iter().flatten().map(|tensor| tensor.head.bytes()).sum();
+        reservation.shrink_to(bytes);
+        let mut keep = Keep::No;
+        let each = |(spec, tensor): (&DecodeSpec, Result<Tensor, DecodeError>)| {
             let tensor = tensor?;
             let large = tensor.head.bytes() > head.size.saturating_mul(SWELL_MAX);
-            swells |= large;
             let entry = frames::entry(head.clone(), tensor).ok_or_else(lost)?;
             if is_one_off(spec) {
-                swells = true;
+                keep = keep.max(Keep::Once);
                 return Ok(entry);
             }
+            keep = if large { Keep::Anew } else { keep };
             let hint = if large { InsertHint::RamOnly } else { InsertHint::Normal };
             self.store.insert(frames::key(id, spec), entry.clone(), hint);
             Ok(entry)
         };
-        let entries = specs.iter().zip(tensors).map(keep).collect();
-        if swells {
-            self.keep_compressed(id, head);
-        }
-        Ok(entries)
+        let entries = specs.iter().zip(tensors).map(each).collect();
+        self.keep_compressed(id, head, keep).await;
+        Ok((entries, reservation))
     }
 
-    /// A part of a picture that is held whole. Nothing where there is none, or no memory: it is decoded then.
-    async fn cut(&self, id: &ObjectId, head: &Head, spec: &DecodeSpec, deadline: Instant) -> Option<Entry> {
-        let whole = whole_of(spec)?;
-        let held = self.held(&frames::key(id, &whole), Some(&head.version), deadline).await.ok()??;
-        let Body::Frame(whole) = held.body else { return None };
-        let cut = Cut::of(whole, spec)?;
-        let _reservation = self.budget.reserve(Level::Decode, cut.cost_bytes(), deadline).await.ok()?;
-        let tensor = tokio::task::spawn_blocking(move || cut.make()).await.ok()?;
-        frames::entry(head.clone(), tensor)
+    /// Parts of pictures that are held whole. Nothing where one of them is not, or there is no memory: they are decoded then.
+    async fn cut(
+        &self,
+        id: &ObjectId,
+        head: &Head,
+        specs: &[DecodeSpec],
+        deadline: Instant,
+    ) -> Option<(Vec<Result<Entry, ReadError>>, Reservation)> {
+        let mut wholes: HashMap<DecodeSpec, Tensor> = HashMap::new();
+        let mut cuts = Vec::with_capacity(specs.len());
+        for spec in specs {
+            let whole = whole_of(spec)?;
+            if !wholes.contains_key(&whole) {
+                let held = self.held(&frames::key(id, &whole), Some(&head.version), deadline).await.ok()??;
+                wholes.insert(whole.clone(), frames::tensor(held)?);
+            }
+            cuts.push(Cut::of(wholes[&whole].clone(), spec, &self.limits)?);
+        }
+        let parts: u64 = cuts.iter().map(Cut::bytes).sum();
+        let scratch = cuts.iter().map(Cut::scratch_bytes).max()?;
+        let held: u64 = wholes.values().map(|whole| whole.head.bytes()).sum();
+        drop(wholes);
+        let mut reservation = self.budget.reserve(Level::Decode, parts + scratch + held, deadline).await.ok()?;
+        let turn = self.cuts.clone().acquire_owned().await.ok()?;
+        let make = move || {
+            let _turn = turn;
+            cuts.iter().map(Cut::make).collect::<Vec<_>>()
+        };
+        let made = self.tasks.spawn_blocking(make).await.ok()?;
+        reservation.shrink_to(parts);
+        let entry = |tensor| frames::entry(head.clone(), tensor).ok_or_else(lost);
+        Some((made.into_iter().map(entry).collect(), reservation))
     }
 
     /// Offers the compressed bytes, which a decode left in RAM, to the disk.
-    fn keep_compressed(&self, id: &ObjectId, head: &Head) {
+    async fn keep_compressed(&self, id: &ObjectId, head: &Head, keep: Keep) {
         let whole = ByteRange::at(0, head.size).into_iter().flat_map(ByteRange::pages);
-        for page in whole {
+        for page in whole.filter(|_| keep != Keep::No) {
             let key = pages::key(id, page);
+            if keep == Keep::Once && self.store.presence(&key).await.disk != DiskPresence::No {
+                continue;
+            }
             if let Some(entry) = self.store.get_ram(&key, Some(&head.version)) {
                 self.store.insert(key, entry, InsertHint::Normal);
             }
@@ -330,7 +386,7 @@ fn lost() -> ReadError {
     ReadError::Unavailable("a decoder gave nothing".into())
 }
 
-fn served(entry: Entry, reservation: crate::budget::Reservation) -> Result<ServedFrame, ReadError> {
+fn served(entry: Entry, reservation: Reservation) -> Result<ServedFrame, ReadError> {
     let head = entry.head.clone();
     match entry.body {
         Body::Frame(tensor) => Ok(ServedFrame { head, tensor, reservation }),

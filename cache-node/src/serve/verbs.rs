@@ -1,13 +1,12 @@
 //! What each verb does: the body in, authorisation, the reader, items out.
 
-use std::collections::HashMap;
 use std::io::ErrorKind;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use framecache::object::{KEY_BYTES_MAX, PAGE_BYTES};
-use framecache::spec::ImageSpec;
 use framecache::wire::codec::{self, Message};
 use framecache::wire::stream::{self, StreamError};
 use framecache::wire::{
@@ -23,7 +22,7 @@ use tokio::time::timeout;
 
 use super::answer::{Answer, Gone, busy, failure, read_failure};
 use super::inbox::Held;
-use super::{Request, Service, explain};
+use super::{Request, Service, explain, together};
 use crate::auth::{Action, Verdict};
 use crate::budget::Reservation;
 use crate::cache::Head;
@@ -229,8 +228,7 @@ async fn send_pages(read: Admitted, answer: &mut Answer, service: &Arc<Service>,
 async fn frames(body: FramesBody, answer: &mut Answer, service: &Arc<Service>, request: &Request) -> Result<(), Gone> {
     let specs: Vec<Result<DecodeSpec, String>> =
         body.specs.iter().map(|text| text.parse().map_err(|e: framecache::spec::SpecError| e.to_string())).collect();
-    let together = together(&body.items, &specs);
-    let mut ready = streams::iter(body.items.into_iter().zip(together))
+    let mut ready = streams::iter(together::grouped(body.items, &specs))
         .map(|(ask, together)| {
             let specs = &specs;
             async move {
@@ -264,36 +262,6 @@ async fn frames(body: FramesBody, answer: &mut Answer, service: &Arc<Service>, r
     Ok(())
 }
 
-/// For each item the specs that one decode serves together: those of the same object that take the samples as they are, of neighbouring
-/// frames first. Transparency, depth, a cut picture and profile `fast` each change what is decoded.
-fn together(asks: &[FrameAsk], specs: &[Result<DecodeSpec, String>]) -> Vec<Option<Specs>> {
-    let plain = |ask: &FrameAsk| specs.get(usize::from(ask.spec))?.as_ref().ok().filter(|spec| is_plain(spec));
-    let mut pictures: HashMap<(&str, &str), Vec<DecodeSpec>> = HashMap::new();
-    for ask in asks.iter().filter(|_| specs.len() > 1) {
-        if let Some(spec) = plain(ask) {
-            pictures.entry((&ask.uri, &ask.version)).or_default().push(spec.clone());
-        }
-    }
-    let ordered = |mut specs: Vec<DecodeSpec>| -> Vec<Specs> {
-        specs.sort_by_cached_key(|spec| (spec.frame(), spec.to_string()));
-        specs.dedup();
-        specs.chunks(TOGETHER).map(Specs::from).collect()
-    };
-    let pictures: HashMap<_, Vec<Specs>> = pictures.into_iter().map(|(picture, specs)| (picture, ordered(specs))).collect();
-    let beside = |ask: &FrameAsk| {
-        let spec = plain(ask)?;
-        let parts = pictures.get(&(ask.uri.as_str(), ask.version.as_str()))?;
-        parts.iter().find(|part| part.len() > 1 && part.contains(spec)).cloned()
-    };
-    asks.iter().map(beside).collect()
-}
-
-fn is_plain(spec: &DecodeSpec) -> bool {
-    let image = spec.image();
-    let plain = ImageSpec::default();
-    (image.profile, image.alpha, image.depth, image.truncated) == (plain.profile, plain.alpha, plain.depth, plain.truncated)
-}
-
 async fn frame(
     ask: &FrameAsk,
     specs: &[Result<DecodeSpec, String>],
@@ -317,24 +285,26 @@ async fn frame(
 }
 
 async fn stat(body: ObjectsBody, answer: &mut Answer, service: &Arc<Service>, request: &Request) -> Result<(), Gone> {
-    for (index, uri) in body.uris.iter().enumerate() {
-        let facts = async {
-            let id = permitted(uri, Action::Read, service, request)?;
-            let head = service.reader.head(&id, Page::new(0), request.deadline).await.map_err(|e| read_failure(&e))?;
-            let (media, ext) = media(&id, &head, service, request).await?;
-            Ok((head, encode(&media).map_err(|(status, why)| failure(status, why))?, ext))
-        };
-        let (head, payload) = match facts.await {
-            Ok((head, message, ext)) => {
-                let version = head.version.as_str().to_owned();
-                let item = ItemHead { size: head.size, version, ext, ..ItemHead::default() };
-                (item, Bytes::from(message).slice(codec::PREFIX_BYTES..))
-            }
-            Err(head) => (head, Bytes::new()),
-        };
-        answer.item(ItemHead { index: index as u32, last: true, ..head }, payload).await?;
+    let facts = async |(index, uri): (usize, String)| {
+        let facts = facts(&uri, service, request).await;
+        let (head, payload) = facts.unwrap_or_else(|head| (head, Bytes::new()));
+        (ItemHead { index: index as u32, last: true, ..head }, payload)
+    };
+    // In order, whichever is known first.
+    let mut answers = pin!(streams::iter(body.uris.into_iter().enumerate()).map(facts).buffered(TOGETHER));
+    while let Some((head, payload)) = answers.next().await {
+        answer.item(head, payload).await?;
     }
     Ok(())
+}
+
+async fn facts(uri: &str, service: &Arc<Service>, request: &Request) -> Result<(ItemHead, Bytes), ItemHead> {
+    let id = permitted(uri, Action::Read, service, request)?;
+    let head = service.reader.head(&id, Page::new(0), request.deadline).await.map_err(|e| read_failure(&e))?;
+    let (media, ext) = media(&id, &head, service, request).await?;
+    let message = encode(&media).map_err(|(status, why)| failure(status, why))?;
+    let item = ItemHead { size: head.size, version: head.version.as_str().to_owned(), ext, ..ItemHead::default() };
+    Ok((item, Bytes::from(message).slice(codec::PREFIX_BYTES..)))
 }
 
 /// What the picture is, from its first bytes; no picture is no error here.

@@ -177,7 +177,8 @@ async fn all_workers_dead_recovers() {
             answer.expect("served");
         }
         let pids = pool.stats().pids;
-        assert_eq!(pids.len(), 2);
+        // One, where it was at rest again before the next job looked for a worker.
+        assert!((1..=2).contains(&pids.len()), "{pids:?}");
         for pid in pids {
             kill(Pid::from_raw(pid as i32), Signal::SIGKILL).expect("kill");
         }

@@ -126,22 +126,44 @@ async fn frames_are_bounded() {
     pool.close().await;
 }
 
-/// Promise: frames that are asked for together have the answers that they have alone, before a break and behind it.
+/// Eight frames, 16 x 16.
+fn moving() -> Vec<u8> {
+    let mut file = Vec::new();
+    let mut encoder = gif::Encoder::new(&mut file, 16, 16, &[0, 0, 0, 255, 0, 0, 0, 255, 0, 0, 0, 255]).expect("gif");
+    for frame in 0..8u8 {
+        let indices: Vec<u8> = (0..=255).map(|n| (n / (frame + 3) + frame) % 4).collect();
+        encoder.write_frame(&gif::Frame::from_indexed_pixels(16, 16, indices, None)).expect("frame");
+    }
+    drop(encoder);
+    file
+}
+
+/// Pages of 16 x 16, but for the second.
+fn pages() -> Vec<u8> {
+    let mut file = std::io::Cursor::new(Vec::new());
+    let mut encoder = tiff::encoder::TiffEncoder::new(&mut file).expect("tiff");
+    for side in [16, 9, 16] {
+        let pixels: Vec<u8> = (0..side * side * 3).map(|n| (n * 7 + side) as u8).collect();
+        encoder.write_image::<tiff::encoder::colortype::RGB8>(side, side, &pixels).expect("page");
+    }
+    file.into_inner()
+}
+
+/// Promise: frames that are asked for together have the answers that they have alone: before a break and behind it, beside one that is not
+/// there, one of another size, and one that cannot be made.
 #[tokio::test]
 async fn frames_fail_alone() {
-    let mut file = Vec::new();
-    {
-        let mut encoder = gif::Encoder::new(&mut file, 16, 16, &[0, 0, 0, 255, 0, 0, 0, 255, 0, 0, 0, 255]).expect("gif");
-        for frame in 0..8u8 {
-            let indices: Vec<u8> = (0..=255).map(|n| (n / (frame + 3) + frame) % 4).collect();
-            encoder.write_frame(&gif::Frame::from_indexed_pixels(16, 16, indices, None)).expect("frame");
-        }
-    }
     let pool = start(settings()).await;
-    let specs: Vec<String> = [0, 2, 3, 7, 8].iter().map(|frame| format!("video?frames={frame}&size=9x9")).collect();
-    let specs: Vec<&str> = specs.iter().map(String::as_str).collect();
-    for (name, cut) in [("whole", file.len()), ("cut", file.len() / 2), ("stump", 40)] {
-        let bytes = &file[..cut];
+    let (moving, pages) = (moving(), pages());
+    for (name, bytes, good) in [
+        ("whole", &moving[..], 4),
+        ("cut", &moving[..moving.len() / 2], 2),
+        ("stump", &moving[..40], 0),
+        ("pages", &pages[..], 2),
+    ] {
+        let mut specs: Vec<String> = [0, 1, 2, 7, 8].iter().map(|frame| format!("video?frames={frame}&size=9x9")).collect();
+        specs.push("video?frames=2&box=0,0,99,99".into());
+        let specs: Vec<&str> = specs.iter().map(String::as_str).collect();
         let together = ask(&pool, name, bytes.to_vec(), &specs).await;
         let mut given = 0;
         for (place, spec) in specs.iter().enumerate() {
@@ -153,15 +175,7 @@ async fn frames_fail_alone() {
             assert_eq!(told(&together, place), told(&alone, 0), "{name}, {spec}");
             given += u32::from(told(&alone, 0).is_ok());
         }
-        assert_eq!(
-            given,
-            match name {
-                "whole" => 4,
-                "cut" => 2,
-                _ => 0,
-            },
-            "{name}"
-        );
+        assert_eq!(given, good, "{name}");
     }
     pool.close().await;
 }

@@ -14,7 +14,7 @@ use crate::spec::{Image, parsed};
 /// ``size`` is the side of the result, or ``(width, height)``. ``scale`` is the least and most share of the area that is kept, ``ratio``
 /// the least and most width over height, ``flip`` how likely the result is mirrored. A draw follows from ``seed``, ``epoch`` and the
 /// address alone, on any machine: ``crop.at(epoch)`` gives the next epoch's. Other keywords are those of ``Image`` that say nothing
-/// of sizes: ``filter``, ``mode``, ``alpha``, ``depth``, ``layout``, ``orientation``, ``profile``.
+/// of sizes: ``filter``, ``mode``, ``alpha``, ``depth``, ``layout``, ``orientation``, ``truncated``, ``profile``.
 ///
 /// The cluster keeps the pictures, not their crops: those are made of the whole picture where it is held decoded, else decoded again.
 ///

@@ -1,12 +1,12 @@
 //! Animations: frames by index.
 
-use framecache::{Error, ErrorKind};
+use framecache::{Error, ErrorKind, Version};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyIterator, PyString};
 
 use crate::batch::{Batch, OnError};
 use crate::client::{Client, object};
-use crate::error::exception;
+use crate::error::{exception, invalid};
 use crate::facts::Stat;
 use crate::spec::{Image, spec_of};
 use crate::tensor::Tensor;
@@ -89,7 +89,8 @@ impl Video {
     /// Frames by index, in that order; negative ones count from the end. Composited, as a player shows them. ``spec`` is an ``Image``,
     /// or its text, or its keywords.
     ///
-    /// Raises ``OutOfRangeError`` (an ``IndexError``) for a frame that is not there, and otherwise what ``Client.images`` raises.
+    /// Raises ``OutOfRangeError`` (an ``IndexError``) for a frame that is not there, ``ChangedError`` where the file was replaced since
+    /// it was looked at, and otherwise what ``Client.images`` raises.
     ///
     /// >>> video = fc.Client("env").video("s3://photos/fun/ball.gif")
     /// >>> video.get_frames_at([0, 2, 2], short=64).data.shape
@@ -116,7 +117,8 @@ impl Video {
         let uri = self.uri.bind(py);
         let id = object(py, &uri.to_cow()?)?;
         let keys = counted.iter().map(|_| self.uri.clone_ref(py)).collect();
-        let wanted = Wanted::Frames { id, frames: counted.clone(), spec };
+        let version = Version::new(&self.facts.version).map_err(|error| invalid(py, error.to_string()))?;
+        let wanted = Wanted::Frames { id, version, frames: counted.clone(), spec };
         let batch = self.client.get().receive(py, wanted, keys, OnError::Raise, out, timeout)?;
         Ok(Frames { batch: Py::new(py, batch)?, indices: counted })
     }

@@ -2,7 +2,7 @@
 
 use framecache::batch::External;
 use framecache::client::Outcome;
-use framecache::{Batch as Slots, Call, Client, Error, ImageSpec, ObjectId};
+use framecache::{Batch as Slots, Call, Client, Error, ImageSpec, ObjectId, Version};
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::PyBufferError;
 use pyo3::prelude::*;
@@ -17,7 +17,7 @@ pub(crate) enum Wanted {
     /// Pictures, each cut by its own draw.
     Crops { ids: Vec<ObjectId>, crop: RandomResizedCrop },
     /// Frames of one animation.
-    Frames { id: ObjectId, frames: Vec<u64>, spec: ImageSpec },
+    Frames { id: ObjectId, version: Version, frames: Vec<u64>, spec: ImageSpec },
 }
 
 impl Wanted {
@@ -40,7 +40,7 @@ impl Wanted {
         match self {
             Self::Images { ids, spec } => client.images(ids, spec, slots, call).await,
             Self::Crops { ids, crop } => client.random_crops(ids, &crop.crop, crop.epoch, slots, call).await,
-            Self::Frames { id, frames, spec } => client.frames(id, frames, spec, slots, call).await,
+            Self::Frames { id, version, frames, spec } => client.frames((id, version), frames, spec, slots, call).await,
         }
     }
 

@@ -127,6 +127,8 @@ def test_sampled_frames_are_pillows(rows_and_cluster):
     """So are the frames of animations, all of a file asked for together. Of several pictures in a JPEG the first is served."""
     rows, cluster = rows_and_cluster
     sampled = [row for row in rows if row["expect"].get("frame_samples") and not row["kind"].startswith("jpeg-")]
+    if len(rows) == GENERATED:
+        pytest.skip("no corpus was named; test_video.py has animations of its own")
     wrong, checked = [], 0
     with cluster.client() as client:
         for row in sampled:
@@ -137,7 +139,7 @@ def test_sampled_frames_are_pillows(rows_and_cluster):
                 if sha256(frame) != sample["rgb_sha256"]:
                     wrong.append((row["file"], sample["index"]))
     print(f"{checked} frames of {len(sampled)} animations compared")
-    assert not wrong and (checked >= 35 or len(rows) == GENERATED)
+    assert not wrong and checked >= 35
 
 
 def test_facts_are_pillows(rows_and_cluster):

@@ -116,7 +116,8 @@ impl Arguments {
             DecodeSpec::Image(image) => decode(std::slice::from_ref(id), image, client, call).await,
             DecodeSpec::Video(video) => {
                 let batch = Batch::new(video.frames.len(), client.config().memory);
-                let outcomes = client.frames(id, &video.frames, &video.image, &batch, call).await;
+                let found = client.stat(id, call).await?.version;
+                let outcomes = client.frames((id, &found), &video.frames, &video.image, &batch, call).await;
                 (batch.finish(), outcomes)
             }
         };

@@ -106,8 +106,11 @@ impl Client {
     /// # Errors
     /// As [`Client::read`].
     pub async fn stat(&self, id: &ObjectId, call: &Call) -> Result<ObjectFacts, Error> {
+        self.stat_by(id, call, self.deadline(call)).await
+    }
+
+    pub(super) async fn stat_by(&self, id: &ObjectId, call: &Call, deadline: Instant) -> Result<ObjectFacts, Error> {
         let body = &ObjectsBody { uris: vec![id.to_string()], spec: String::new() };
-        let deadline = self.deadline(call);
         let ask = |tries: Tries| async move {
             let target = tries.target(self, call, deadline).await?;
             let mut reply = self.ask(&target, Verb::Stat, body, "", call, deadline).await?;

@@ -19,20 +19,20 @@ use crate::wire::{BODY_BYTES_MAX, FrameAsk, FramesBody, ItemHead, Verb};
 
 /// Pictures of one request. Fewer than the protocol allows, so that a request stays small against the windows and several of
 /// them overlap.
-pub(super) const REQUEST_ITEMS: usize = 256;
+const REQUEST_ITEMS: usize = 256;
 
 /// Bytes of one request's pictures, by [`ask_bytes`]: half of what a body may have. The longest address takes some 7 KiB of it, so
 /// that each picture fits into a request.
-pub(super) const REQUEST_BYTES: usize = BODY_BYTES_MAX / 2;
+const REQUEST_BYTES: usize = BODY_BYTES_MAX / 2;
 
 /// How one picture of a batch ended: its version, or why there is none.
 pub type Outcome = Result<Version, Error>;
 
 /// One picture that is still wanted.
 #[derive(Clone, Copy, Debug)]
-struct Want {
-    index: usize,
-    tries: Tries,
+pub(super) struct Want {
+    pub(super) index: usize,
+    pub(super) tries: Tries,
 }
 
 /// What a step of a batch leads to.
@@ -57,23 +57,20 @@ impl Client {
         self.slots(&slots, vec![None; slots.len()], batch, call, self.deadline(call)).await
     }
 
-    /// The same, each picture by the spec of its own place.
+    /// Frames of the animation `id` as it was found to be, by index from 0, each made as `spec` says; slot by slot in the same order.
     ///
     /// # Errors
-    /// As [`Client::images`].
-    pub async fn images_each(&self, ids: &[ObjectId], specs: &[ImageSpec], batch: &Batch, call: &Call) -> Vec<Outcome> {
-        let specs: Vec<DecodeSpec> = specs.iter().map(|spec| spec.clone().into()).collect();
-        let slots: Vec<Slot<'_>> = ids.iter().zip(&specs).map(|(id, spec)| Slot::of(id, spec)).collect();
-        self.slots(&slots, vec![None; slots.len()], batch, call, self.deadline(call)).await
-    }
-
-    /// Frames of the animation `id`, by index from 0, each made as `spec` says; slot by slot in the same order.
-    ///
-    /// # Errors
-    /// As [`Client::images`]; `Undecodable` for a frame that is not there.
-    pub async fn frames(&self, id: &ObjectId, frames: &[u64], spec: &ImageSpec, batch: &Batch, call: &Call) -> Vec<Outcome> {
+    /// As [`Client::images`]; `OutOfRange` for a frame that is not there, `Changed` where the animation was replaced.
+    pub async fn frames(
+        &self,
+        (id, version): (&ObjectId, &Version),
+        frames: &[u64],
+        spec: &ImageSpec,
+        batch: &Batch,
+        call: &Call,
+    ) -> Vec<Outcome> {
         let specs: Vec<DecodeSpec> = frames.iter().map(|&frame| VideoSpec::at(frame, spec.clone()).into()).collect();
-        let slots: Vec<Slot<'_>> = specs.iter().map(|spec| Slot::of(id, spec)).collect();
+        let slots: Vec<Slot<'_>> = specs.iter().map(|spec| Slot { id, spec, version: version.as_str() }).collect();
         self.slots(&slots, vec![None; slots.len()], batch, call, self.deadline(call)).await
     }
 
@@ -255,14 +252,14 @@ impl Ask<'_> {
 
 /// Pictures by the node that each asks next, in requests of bounded length.
 #[derive(Default)]
-struct Groups {
-    made: Vec<(Target, Vec<Want>)>,
+pub(super) struct Groups {
+    pub(super) made: Vec<(Target, Vec<Want>)>,
     /// Each node's group that may still grow: its place, and its bytes so far.
     open: HashMap<Target, (usize, usize)>,
 }
 
 impl Groups {
-    fn add(&mut self, target: Target, want: Want, bytes: usize) {
+    pub(super) fn add(&mut self, target: Target, want: Want, bytes: usize) {
         match self.open.get_mut(&target) {
             Some((place, sum)) if self.made[*place].1.len() < REQUEST_ITEMS && *sum + bytes <= REQUEST_BYTES => {
                 *sum += bytes;
@@ -276,10 +273,10 @@ impl Groups {
     }
 }
 
-/// Bytes that a slot takes in a request, or more: an escape at most doubles a key, a spec of one frame has at most 256, and the rest
-/// are fields of fixed length.
+/// Bytes that a slot takes in a request, or more: an escape at most doubles a key, a version and a spec of one frame have at most 256 each,
+/// and the rest are fields of fixed length.
 pub(super) fn ask_bytes(id: &ObjectId) -> usize {
-    2 * id.key().len() + id.bucket().len() + id.member().map_or(0, str::len) + 64 + 256
+    2 * id.key().len() + id.bucket().len() + id.member().map_or(0, str::len) + 64 + 2 * 256
 }
 
 /// The request for `wants`, each spec in it once.
@@ -341,6 +338,7 @@ fn protocol(message: &str) -> Error {
 mod tests {
     use super::*;
     use crate::frame::Dtype;
+    use crate::object::VERSION_BYTES_MAX;
     use crate::wire::codec;
 
     /// Promise: whatever the addresses, each request can be sent, and each picture is in one.
@@ -351,10 +349,11 @@ mod tests {
             (0..1000).map(|i| if i % 2 == 0 { longest.clone() } else { "s3://abc/k".parse().expect("id") }).collect();
         let all = "box=11111,22222,33333,44444&max_pixels=4294967295&multiple=33333&crop=65535&flip=h&filter=bilinear&mode=rgb\
             &alpha=over:ffffff&depth=scale&layout=chw&orientation=apply&truncated=pad&profile=fast";
+        let version = "v".repeat(VERSION_BYTES_MAX);
         let image: ImageSpec = format!("image?{}", all.replace("&depth=scale", "")).parse().expect("spec");
         let specs: Vec<DecodeSpec> = (0..1000).map(|frame| VideoSpec::at(u64::MAX - frame, image.clone()).into()).collect();
         assert!(specs.iter().all(|spec| spec.to_string().len() <= 256));
-        let slots: Vec<Slot<'_>> = ids.iter().zip(&specs).map(|(id, spec)| Slot::of(id, spec)).collect();
+        let slots: Vec<Slot<'_>> = ids.iter().zip(&specs).map(|(id, spec)| Slot { id, spec, version: &version }).collect();
         let mut groups = Groups::default();
         for (index, slot) in slots.iter().enumerate() {
             let want = Want { index, tries: Tries::new(slot.spec.route(slot.id)) };

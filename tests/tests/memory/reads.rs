@@ -157,6 +157,25 @@ async fn no_deadline_passes_early() {
     assert_eq!(second.expect("its own").bytes.len(), 10);
 }
 
+/// Promise: nor does a picture's, whose decode another began.
+#[tokio::test(start_paused = true)]
+async fn no_decode_is_given_up_early() {
+    let world = world(Freshness::Immutable);
+    world.put("k", [PLAIN.file, &[0; 2 << 20]].concat());
+    read(&world, "k", page(0)).await.expect("the first page");
+    world.origin.takes(3_600_000, 0);
+    let spec: DecodeSpec = "image?size=9x9".parse().expect("spec");
+    let first = world.frame("k", &spec, None, after_s(200), Duration::ZERO);
+    let second = async {
+        sleep(Duration::from_secs(50)).await;
+        world.origin.takes(5, 5);
+        world.frame("k", &spec, None, after_s(200), Duration::ZERO).await
+    };
+    let (first, second) = tokio::join!(first, second);
+    assert!(matches!(first, Err(ReadError::Unavailable(_))), "{first:?}");
+    second.expect("a decode of its own");
+}
+
 /// Promise: pictures whose headers are longer than a page do not wait for each other's memory.
 #[tokio::test(start_paused = true)]
 async fn long_headers_do_not_starve_each_other() {

@@ -102,7 +102,8 @@ async fn a_crasher_costs_two_decoders() {
 /// Promise: decoders that an outsider kills, at any moment, are made up for: each picture is right in the end, none is judged.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn outside_kills_blame_no_picture() {
-    let tables = "[node]\nid = \"n\"\nmemory_limit = \"1GiB\"\n[cache]\nraw_ram = \"64MiB\"\ndecoded_ram = \"64MiB\"\n[decode]\nworkers = 2\n";
+    let tables = "[node]\nid = \"n\"\nmemory_limit = \"1GiB\"\n[cache]\nraw_ram = \"64MiB\"\ndecoded_ram = \"64MiB\"\n\
+        [decode]\nworkers = 2\n";
     let served = Served::start(tables, "credentials = \"anonymous\"\n", &[]).await;
     let (client, seed) = (served.client(), 29);
     println!("seed {seed}");

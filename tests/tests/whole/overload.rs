@@ -62,7 +62,8 @@ async fn ten_times_too_much() {
     });
     // The first answers of the origin are held back until all have asked: a fast machine would never be full otherwise.
     cluster.origin.set(Rule::first(32, Fault::DelayFirstByte(Duration::from_millis(1_500))));
-    let mut waited: f64 = 0.0;
+    cluster.put("late", &stamped(7, (3 * MIB) as usize));
+    let (hurry, mut told) = (Call { timeout: Some(Duration::from_millis(200)), ..Call::default() }, None);
     let watched = async {
         let work = async { tokio::join!(join_all(raws), join_all(pictures)) };
         let mut work = std::pin::pin!(work);
@@ -74,7 +75,9 @@ async fn ten_times_too_much() {
                     let fixed: f64 = metrics.iter().filter(|(name, _)| name.starts_with("framecache_budget_fixed")).map(|(_, v)| v).sum();
                     assert!(fixed + reserved(&metrics) <= metrics["framecache_memory_limit_bytes"]);
                     let waiting = metrics.iter().filter(|(name, _)| name.starts_with("framecache_budget_waiting"));
-                    waited = waited.max(waiting.map(|(_, value)| value).sum());
+                    if told.is_none() && waiting.map(|(_, value)| value).sum::<f64>() > 0.0 {
+                        told = Some(clients[0].read(&id("late"), 0, None, &hurry).await.map(drop).map_err(|error| error.kind));
+                    }
                 }
             }
         }
@@ -88,12 +91,13 @@ async fn ten_times_too_much() {
         .map(|(_, v)| v)
         .sum::<f64>();
     println!(
-        "{} right, {} busy at last, {refused} refusals, {waited} waited at once, {:?}",
+        "{} right, {} busy at last, {refused} refusals, in a hurry: {told:?}, {:?}",
         right.load(Relaxed),
         busy.load(Relaxed),
         cluster.node(0).reader().stats()
     );
-    assert!(refused + waited > 0.0, "that was no overload");
+    assert!(matches!(told, Some(Err(ErrorKind::Busy { .. } | ErrorKind::Timeout))), "that was no overload: {told:?}");
+    assert!(refused > 0.0, "nobody was told busy");
     assert!(right.load(Relaxed) >= 300, "most is refused until its deadline: the node works, and answers nobody");
     for client in clients {
         client.close().await;

@@ -27,7 +27,8 @@ pub(super) fn decode(input: &mut dyn Input, order: &Order<'_>, room: &mut [u8], 
     // Only where padding is asked for are there fewer rows than the picture has.
     samples[rows * width * kind.bytes()..].fill(GRAY);
     let pixels = &mut room[..width * height * kind.bytes()];
-    sink(0, Samples { pixels, width: width as u32, height: height as u32, kind })
+    sink(0, Ok(Samples { pixels, width: width as u32, height: height as u32, kind }));
+    Ok(())
 }
 
 /// What stands for pixels that could not be decoded: libjpeg's own, the middle of its range.

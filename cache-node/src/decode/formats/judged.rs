@@ -84,17 +84,19 @@ fn decoded(bytes: &[u8], frame: u32, wants: Wants) -> Result<(Kind, u32, u32, Ve
     let probe = probe(bytes, bytes.len() as u64, &limits).map_err(|error: DecodeError| error.to_string())?;
     let mut room = vec![0; probe.decoded_bytes as usize];
     let mut got = None;
-    let mut sink = |index, samples: Samples<'_>| {
+    let mut sink = |index, samples: Result<Samples<'_>, Failure>| {
         assert_eq!(index, frame);
-        let wide = match samples.kind {
-            Kind::Gray => samples.pixels.iter().flat_map(|&v| [v; 3]).collect(),
-            _ => samples.pixels.to_vec(),
+        let made = |samples: Samples<'_>| {
+            let wide = match samples.kind {
+                Kind::Gray => samples.pixels.iter().flat_map(|&v| [v; 3]).collect(),
+                _ => samples.pixels.to_vec(),
+            };
+            (samples.kind, samples.width, samples.height, wide)
         };
-        got = Some((samples.kind, samples.width, samples.height, wide));
-        Ok(())
+        got = Some(samples.map(made));
     };
     decode(&mut &bytes[..], &probe, &mut room, wants, &[frame], &mut sink).map_err(|failure| format!("{failure:?}"))?;
-    Ok(got.expect("a frame for the sink"))
+    got.expect("a frame for the sink").map_err(|failure| format!("{failure:?}"))
 }
 
 fn sha256(bytes: &[u8]) -> String {

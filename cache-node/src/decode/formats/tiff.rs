@@ -22,14 +22,14 @@ type Reader<'a> = Decoder<Cursor<&'a [u8]>>;
 
 pub(super) fn decode(bytes: &[u8], order: &Order<'_>, room: &mut [u8], sink: Sink<'_>) -> Result<(), Failure> {
     // Pages are pictures of their own: a broken one says nothing about the next.
-    let mut failed = None;
     for &frame in order.frames {
         match page(bytes, frame, order, room, sink) {
+            Ok(()) => {}
             Err(Failure::OutOfMemory) => return Err(Failure::OutOfMemory),
-            given => failed = failed.or(given.err()),
+            Err(failure) => sink(frame, Err(failure)),
         }
     }
-    failed.map_or(Ok(()), Err)
+    Ok(())
 }
 
 fn page(bytes: &[u8], frame: u32, order: &Order<'_>, room: &mut [u8], sink: Sink<'_>) -> Result<(), Failure> {

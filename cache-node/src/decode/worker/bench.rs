@@ -61,20 +61,28 @@ impl Bench {
             // Libraries call a picture broken, too, where they are refused memory for it.
             (None, Err(failure)) if failure != Failure::OutOfMemory && sandbox::is_short_of_memory() => Err(Ended::Short),
             (None, drawn) => {
-                for (index, drawing) in drawings.iter().enumerate().filter(|(_, drawing)| drawing.drawn) {
+                for (index, drawing) in drawings.iter().enumerate() {
+                    let index = index as u32;
                     let (width, height) = drawing.rendition.geometry.output();
-                    parent.send(&FromWorker::Frame { index: index as u32, width, height })?;
+                    match &drawing.end {
+                        None => {}
+                        Some(Ok(())) => parent.send(&FromWorker::Frame { index, width, height })?,
+                        Some(Err(failure)) => parent.send(&FromWorker::Refused { index, outcome: refused(failure)? })?,
+                    }
                 }
-                Ok(match drawn {
-                    Ok(()) => Outcome::Drawn,
-                    Err(Failure::Undecodable(reason)) => Outcome::Undecodable(reason),
-                    Err(Failure::Unsupported(reason)) => Outcome::Unsupported(reason),
-                    Err(Failure::NoFrame { count }) => Outcome::NoFrame { count },
-                    Err(Failure::OutOfMemory) => return Err(Ended::OutOfMemory),
-                })
+                drawn.map_or_else(|failure| refused(&failure), |()| Ok(Outcome::Drawn))
             }
         }
     }
+}
+
+fn refused(failure: &Failure) -> Result<Outcome, Ended> {
+    Ok(match failure {
+        Failure::Undecodable(reason) => Outcome::Undecodable(reason.clone()),
+        Failure::Unsupported(reason) => Outcome::Unsupported(reason.clone()),
+        Failure::NoFrame { count } => Outcome::NoFrame { count: *count },
+        Failure::OutOfMemory => return Err(Ended::OutOfMemory),
+    })
 }
 
 /// Each rendition with its place, cut from the memory behind the window. Nothing if they do not fit or overlap.

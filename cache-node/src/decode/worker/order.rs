@@ -15,6 +15,9 @@ use crate::decode::formats::{self, Wants};
 use crate::decode::rendition::Rendition;
 use crate::decode::{DecodeError, DecodeJob, Format, Probe, Source, SourceError, probe, refusal};
 
+/// What became of a place: drawn, or refused.
+pub(super) type End = (usize, Result<(), DecodeError>);
+
 /// What a worker will be told, and what its answer will be held against.
 pub(super) struct Order {
     pub(super) probe: Probe,
@@ -54,7 +57,13 @@ impl Order {
         };
         let held_bytes = if probe.format.is_whole() { job.size } else { first.len() as u64 };
         let mut order = lay_out(job, held_bytes, &planned, settings);
-        order.cpu_seconds = cpu_seconds(&probe, &planned).min(settings.cpu_seconds);
+        let need = cpu_seconds(&probe, &planned);
+        // One alone gets what there is; several would be judged by the limit of one.
+        if need > settings.cpu_seconds && order.places.len() > 1 {
+            let (width, height) = (probe.width, probe.height);
+            return Err(DecodeError::TooLarge { width, height, limit: settings.pixels_max });
+        }
+        order.cpu_seconds = need.min(settings.cpu_seconds);
         Ok(Self { probe, source: job.source.clone(), first, held_bytes, object_bytes: job.size, planned, job: order })
     }
 
@@ -97,9 +106,14 @@ impl Order {
     }
 
     /// Whether a worker may say that the rendition at place `index` is drawn with this size.
-    pub(super) fn is_drawn(&self, index: usize, width: u32, height: u32) -> bool {
+    pub(super) fn is_drawn(&self, ends: &[End], index: usize, width: u32, height: u32) -> bool {
         let rendition = self.planned.iter().flatten().nth(index);
-        rendition.is_some_and(|rendition| rendition.geometry.output() == (width, height))
+        self.is_next(ends, index) && rendition.is_some_and(|rendition| rendition.geometry.output() == (width, height))
+    }
+
+    /// Whether the end of place `index` may be told after `ends`.
+    pub(super) fn is_next(&self, ends: &[End], index: usize) -> bool {
+        index < self.places() && ends.last().is_none_or(|(last, _)| *last < index)
     }
 
     /// Number of renditions to be drawn.
@@ -107,19 +121,21 @@ impl Order {
         self.job.places.len()
     }
 
-    /// Copies the renditions at the `drawn` places out; refusals keep their places among the answers, and what was not drawn is
-    /// refused with `rest`.
+    /// Copies the renditions out that are drawn; refusals keep their places among the answers, and what has no end is refused with
+    /// `rest`.
     pub(super) fn tensors(
         &self,
-        drawn: &[usize],
+        ends: &[End],
         rest: &DecodeError,
         memory: &SharedMemory,
     ) -> std::io::Result<Vec<Result<Tensor, DecodeError>>> {
         let mut places = self.job.places.iter().enumerate();
         let mut tensor = |rendition: &Rendition| {
             let (index, Place { offset, length, .. }) = places.next().expect("a place per rendition");
-            if drawn.binary_search(&index).is_err() {
-                return Ok(Err(rest.clone()));
+            match ends.binary_search_by_key(&index, |(place, _)| *place).map(|found| &ends[found].1) {
+                Ok(Ok(())) => {}
+                Ok(Err(refused)) => return Ok(Err(refused.clone())),
+                Err(_) => return Ok(Err(rest.clone())),
             }
             let data = memory.read(*offset, *length as usize)?;
             Ok(Ok(Tensor { head: rendition.head(&self.probe), data }))

@@ -17,11 +17,11 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use super::memory::SharedMemory;
-use super::order::{Order, memory_lost};
+use super::order::{End, Order, memory_lost};
 use super::protocol::{FROM_WORKER_BYTES, FromWorker, Outcome, Sandboxed, ToWorker};
 use super::settings::{PoolSettings, SHARED_KEPT};
 use super::{OUT_OF_MEMORY, SHORT, SUBCOMMAND, TEST_CODECS};
-use crate::decode::DecodeError;
+use crate::decode::{DecodeError, Format};
 
 /// Why no worker runs.
 #[derive(Debug, thiserror::Error)]
@@ -111,7 +111,8 @@ impl Worker {
         self.send(&ToWorker::Job(job)).await?;
         let mut read_to = order.first_bytes();
         let mut failed = None;
-        let mut drawn: Vec<usize> = Vec::new();
+        let mut ends: Vec<End> = Vec::new();
+        let format = order.probe.format;
         loop {
             match self.receive().await? {
                 FromWorker::NeedRange { start, length } if failed.is_none() => {
@@ -119,31 +120,23 @@ impl Worker {
                     read_to = range.end();
                     failed = self.bring(order, range).await?;
                 }
-                FromWorker::Frame { index, width, height } => {
-                    let index = index as usize;
-                    if drawn.last().is_some_and(|&last| last >= index) || !order.is_drawn(index, width, height) {
-                        return Err(Gone::Babbled);
-                    }
-                    drawn.push(index);
+                FromWorker::Frame { index, width, height } if order.is_drawn(&ends, index as usize, width, height) => {
+                    ends.push((index as usize, Ok(())));
+                }
+                FromWorker::Refused { index, outcome } if order.is_next(&ends, index as usize) => {
+                    ends.push((index as usize, Err(refused(outcome, format).ok_or(Gone::Babbled)?)));
                 }
                 FromWorker::Done { outcome, cpu_us } => {
-                    let format = order.probe.format;
                     let rest = match (outcome, failed) {
                         (Outcome::NoRange, Some(error)) => error,
-                        (Outcome::Drawn, None) if drawn.len() == order.places() => DecodeError::undecodable(format, "not drawn"),
-                        (Outcome::Undecodable(reason), _) => DecodeError::undecodable(format, reason),
-                        (Outcome::NoFrame { count }, _) => DecodeError::NoFrame { count },
-                        (Outcome::Unsupported(reason), _) => DecodeError::unsupported(format, reason),
-                        _ => return Err(Gone::Babbled),
+                        (Outcome::Drawn, None) if ends.len() == order.places() => DecodeError::undecodable(format, "not drawn"),
+                        (outcome, _) => refused(outcome, format).ok_or(Gone::Babbled)?,
                     };
-                    let answer = match drawn.is_empty() {
-                        true => Err(rest),
-                        false => order.tensors(&drawn, &rest, &self.memory).map_err(memory_lost),
-                    };
+                    let answer = order.tensors(&ends, &rest, &self.memory).map_err(memory_lost);
                     let _ = self.memory.trim(SHARED_KEPT);
                     return Ok((answer, cpu_us));
                 }
-                FromWorker::NeedRange { .. } | FromWorker::Ready(_) => return Err(Gone::Babbled),
+                _ => return Err(Gone::Babbled),
             }
         }
     }
@@ -218,6 +211,16 @@ impl Worker {
             0 => Err(Gone::Died),
             _ => FromWorker::decode(&buffer[..length]).ok_or(Gone::Babbled),
         }
+    }
+}
+
+/// What a worker says of a picture, or of a part of it, that it did not draw.
+fn refused(outcome: Outcome, format: Format) -> Option<DecodeError> {
+    match outcome {
+        Outcome::Undecodable(reason) => Some(DecodeError::undecodable(format, reason)),
+        Outcome::Unsupported(reason) => Some(DecodeError::unsupported(format, reason)),
+        Outcome::NoFrame { count } => Some(DecodeError::NoFrame { count }),
+        Outcome::Drawn | Outcome::NoRange => None,
     }
 }
 

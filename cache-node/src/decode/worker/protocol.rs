@@ -73,6 +73,8 @@ pub(super) enum FromWorker {
     NeedRange { start: u64, length: u64 },
     /// The rendition at this place is drawn, of this size. Places rise.
     Frame { index: u32, width: u32, height: u32 },
+    /// The one at this place alone is not, and why. Likewise.
+    Refused { index: u32, outcome: Outcome },
     /// The job is over; CPU time it took.
     Done { outcome: Outcome, cpu_us: u64 },
 }
@@ -152,6 +154,29 @@ impl Job {
     }
 }
 
+impl Outcome {
+    fn encode<'a>(&self, out: &'a mut Writer) -> &'a mut Writer {
+        match self {
+            Self::Drawn => out.tag(0),
+            Self::Undecodable(reason) => out.tag(1).text(reason, REASON_BYTES_MAX),
+            Self::NoRange => out.tag(2),
+            Self::Unsupported(reason) => out.tag(3).text(reason, REASON_BYTES_MAX),
+            Self::NoFrame { count } => out.tag(4).u32(*count),
+        }
+    }
+
+    fn decode(rest: &mut Reader<'_>) -> Option<Self> {
+        Some(match rest.tag()? {
+            0 => Self::Drawn,
+            1 => Self::Undecodable(rest.text(REASON_BYTES_MAX)?),
+            2 => Self::NoRange,
+            3 => Self::Unsupported(rest.text(REASON_BYTES_MAX)?),
+            4 => Self::NoFrame { count: rest.u32()? },
+            _ => return None,
+        })
+    }
+}
+
 impl FromWorker {
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut out = Writer::default();
@@ -160,16 +185,8 @@ impl FromWorker {
             Self::Ready(Sandboxed::No { reason }) => out.tag(0).tag(2).text(reason, REASON_BYTES_MAX),
             Self::NeedRange { start, length } => out.tag(1).u64(*start).u64(*length),
             Self::Frame { index, width, height } => out.tag(2).u32(*index).u32(*width).u32(*height),
-            Self::Done { outcome, cpu_us } => {
-                out.tag(3).u64(*cpu_us);
-                match outcome {
-                    Outcome::Drawn => out.tag(0),
-                    Outcome::Undecodable(reason) => out.tag(1).text(reason, REASON_BYTES_MAX),
-                    Outcome::NoRange => out.tag(2),
-                    Outcome::Unsupported(reason) => out.tag(3).text(reason, REASON_BYTES_MAX),
-                    Outcome::NoFrame { count } => out.tag(4).u32(*count),
-                }
-            }
+            Self::Done { outcome, cpu_us } => outcome.encode(out.tag(3).u64(*cpu_us)),
+            Self::Refused { index, outcome } => outcome.encode(out.tag(4).u32(*index)),
         };
         out.0
     }
@@ -187,16 +204,9 @@ impl FromWorker {
             2 => Self::Frame { index: rest.u32()?, width: rest.u32()?, height: rest.u32()? },
             3 => {
                 let cpu_us = rest.u64()?;
-                let outcome = match rest.tag()? {
-                    0 => Outcome::Drawn,
-                    1 => Outcome::Undecodable(rest.text(REASON_BYTES_MAX)?),
-                    2 => Outcome::NoRange,
-                    3 => Outcome::Unsupported(rest.text(REASON_BYTES_MAX)?),
-                    4 => Outcome::NoFrame { count: rest.u32()? },
-                    _ => return None,
-                };
-                Self::Done { outcome, cpu_us }
+                Self::Done { outcome: Outcome::decode(&mut rest)?, cpu_us }
             }
+            4 => Self::Refused { index: rest.u32()?, outcome: Outcome::decode(&mut rest)? },
             _ => return None,
         };
         rest.0.is_empty().then_some(message)
