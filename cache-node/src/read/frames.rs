@@ -28,11 +28,9 @@ const GUESS_BYTES: u64 = 4 << 20;
 /// decodes 0.7 GB/s of pixels, so up to here the pixels are the cheaper ones to keep.
 const SWELL_MAX: u64 = 4;
 
-/// Bytes of pictures that one decode gives to those who ask together. They lie there until the last of them has its own.
+/// Bytes of pictures that one decode gives to those who ask together. Each who asks has reserved its own; what nobody has asked for yet
+/// lies there until the last one has taken its part, and is no more than this.
 const TOGETHER_BYTES_MAX: u64 = 64 << 20;
-
-/// What a decode, or a cut, gives for each spec, and the memory of it.
-type Drawn = Result<(Vec<Result<Entry, ReadError>>, Reservation), ReadError>;
 
 /// Whether the compressed bytes go to disk after a decode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -57,16 +55,8 @@ pub(super) struct Unit {
 /// Specs that were asked for together, of one picture: one decode serves them all.
 pub type Specs = Arc<[DecodeSpec]>;
 
-/// What a unit gives.
-pub(super) type UnitResult = Arc<Made>;
-
-/// The pictures of a unit.
-pub(super) struct Made {
-    /// For each spec a picture, or its own refusal. Nothing: it is too much for one decode, ask for either half.
-    each: Option<Vec<Result<Entry, ReadError>>>,
-    /// Their memory, until all who asked have taken theirs into their own.
-    _memory: Option<Reservation>,
-}
+/// What a unit gives: for each spec a picture, or its own refusal. Nothing: it is too much for one decode, ask for either half.
+pub(super) type UnitResult = Option<Arc<[Result<Entry, ReadError>]>>;
 
 impl Reader {
     /// The picture `id`, decoded by `spec`; of version `pin` if given, else of the current one.
@@ -187,10 +177,10 @@ impl Reader {
         loop {
             let unit = Unit { id: id.clone(), version: head.version.clone(), specs: specs.clone() };
             let (reader, own, head) = (self.clone(), unit.clone(), head.clone());
-            let flight = self.units.join(unit, || async move { Arc::new(reader.decode(own, head).await) });
+            let flight = self.units.join(unit, || async move { reader.decode(own, head).await });
             let (made, number) = landed(timeout_at(deadline, flight).await, "a decode")?;
             let place = specs.iter().position(|one| one == spec).ok_or_else(lost)?;
-            let Some(each) = &made.each else {
+            let Some(each) = made else {
                 let (front, rear) = specs.split_at(specs.len() / 2);
                 specs = if place < front.len() { front.into() } else { rear.into() };
                 continue;
@@ -204,7 +194,7 @@ impl Reader {
     }
 
     /// One decode, on the node's task set: of the specs that are not held yet.
-    async fn decode(self: Arc<Self>, unit: Unit, head: Head) -> Made {
+    async fn decode(self: Arc<Self>, unit: Unit, head: Head) -> UnitResult {
         let Unit { id, version, specs } = unit;
         let deadline = Instant::now() + FLIGHT_MAX;
         // Another flight may have landed between the look-up and this one's start.
@@ -212,42 +202,43 @@ impl Reader {
         let held: Vec<Option<Entry>> = specs.iter().map(held).collect();
         let lacking: Vec<DecodeSpec> =
             specs.iter().zip(&held).filter(|(_, held)| held.is_none()).map(|(spec, _)| spec.clone()).collect();
-        let (drawn, memory) = match self.drawn(&id, &head, &lacking, deadline).await {
-            Ok((drawn, memory)) => (drawn, Some(memory)),
-            Err(ReadError::TooLarge(_) | ReadError::Unsupported(_)) if lacking.len() > 1 => {
-                return Made { each: None, _memory: None };
-            }
-            Err(error) => (vec![Err(error); lacking.len()], None),
+        let drawn = match self.cut(&id, &head, &lacking, deadline).await {
+            Some(cut) => Ok(cut),
+            None => self.draw(&id, &head, &lacking, deadline).await,
+        };
+        let drawn = match drawn {
+            Ok(drawn) => drawn,
+            Err(ReadError::TooLarge(_) | ReadError::Unsupported(_)) if lacking.len() > 1 => return None,
+            Err(error) => vec![Err(error); lacking.len()],
         };
         let mut drawn = drawn.into_iter();
         let each = held.into_iter().map(|held| held.map(Ok).or_else(|| drawn.next()).unwrap_or_else(|| Err(lost())));
-        Made { each: Some(each.collect()), _memory: memory }
-    }
-
-    /// Cut from what is held, if all of it can be, else decoded; and the memory that it takes.
-    async fn drawn(self: &Arc<Self>, id: &ObjectId, head: &Head, specs: &[DecodeSpec], deadline: Instant) -> Drawn {
-        match self.cut(id, head, specs, deadline).await {
-            Some(cut) => Ok(cut),
-            None => self.draw(id, head, specs, deadline).await,
-        }
+        Some(each.collect())
     }
 
     /// Decodes once, and keeps what each of `specs` gives.
-    async fn draw(self: &Arc<Self>, id: &ObjectId, head: &Head, specs: &[DecodeSpec], deadline: Instant) -> Drawn {
+    async fn draw(
+        self: &Arc<Self>,
+        id: &ObjectId,
+        head: &Head,
+        specs: &[DecodeSpec],
+        deadline: Instant,
+    ) -> Result<Vec<Result<Entry, ReadError>>, ReadError> {
+        if specs.is_empty() {
+            return Ok(Vec::new());
+        }
         let probe = self.probe(id, head, deadline).await?;
         let cost = probe.cost_bytes(specs);
         if specs.len() > 1 && cost - probe.cost_bytes(&[]) > TOGETHER_BYTES_MAX {
             return Err(ReadError::TooLarge("too much for one decode".into()));
         }
-        let mut reservation = self.budget.reserve(Level::Decode, cost, deadline).await?;
+        let _reservation = self.budget.reserve(Level::Decode, cost, deadline).await?;
         self.counts.units.fetch_add(1, Ordering::Relaxed);
         let version = head.version.clone();
         let source = Arc::new(Compressed { reader: self.clone(), id: id.clone(), version: version.clone(), deadline });
         let job = DecodeJob { id: id.clone(), version, size: head.size, source, specs: specs.to_vec() };
         let span = tracing::info_span!("decode", bucket = id.bucket(), key = id.key(), specs = specs.len());
         let tensors = self.decoder.decode(job, deadline).instrument(span).await?;
-        let bytes = tensors.iter().flatten().map(|tensor| tensor.head.bytes()).sum();
-        reservation.shrink_to(bytes);
         let mut keep = Keep::No;
         let each = |(spec, tensor): (&DecodeSpec, Result<Tensor, DecodeError>)| {
             let tensor = tensor?;
@@ -264,7 +255,7 @@ impl Reader {
         };
         let entries = specs.iter().zip(tensors).map(each).collect();
         self.keep_compressed(id, head, keep).await;
-        Ok((entries, reservation))
+        Ok(entries)
     }
 
     /// Parts of pictures that are held whole. Nothing where one of them is not, or there is no memory: they are decoded then.
@@ -274,7 +265,7 @@ impl Reader {
         head: &Head,
         specs: &[DecodeSpec],
         deadline: Instant,
-    ) -> Option<(Vec<Result<Entry, ReadError>>, Reservation)> {
+    ) -> Option<Vec<Result<Entry, ReadError>>> {
         let mut wholes: HashMap<DecodeSpec, Tensor> = HashMap::new();
         let mut cuts = Vec::with_capacity(specs.len());
         for spec in specs {
@@ -287,18 +278,20 @@ impl Reader {
         }
         let parts: u64 = cuts.iter().map(Cut::bytes).sum();
         let scratch = cuts.iter().map(Cut::scratch_bytes).max()?;
+        if specs.len() > 1 && parts > TOGETHER_BYTES_MAX {
+            return None;
+        }
         let held: u64 = wholes.values().map(|whole| whole.head.bytes()).sum();
         drop(wholes);
-        let mut reservation = self.budget.reserve(Level::Decode, parts + scratch + held, deadline).await.ok()?;
+        let _reservation = self.budget.reserve(Level::Decode, parts + scratch + held, deadline).await.ok()?;
         let turn = self.cuts.clone().acquire_owned().await.ok()?;
         let make = move || {
             let _turn = turn;
             cuts.iter().map(Cut::make).collect::<Vec<_>>()
         };
         let made = self.tasks.spawn_blocking(make).await.ok()?;
-        reservation.shrink_to(parts);
         let entry = |tensor| frames::entry(head.clone(), tensor).ok_or_else(lost);
-        Some((made.into_iter().map(entry).collect(), reservation))
+        Some(made.into_iter().map(entry).collect())
     }
 
     /// Offers the compressed bytes, which a decode left in RAM, to the disk.

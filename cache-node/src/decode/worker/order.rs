@@ -116,6 +116,11 @@ impl Order {
         index < self.places() && ends.last().is_none_or(|(last, _)| *last < index)
     }
 
+    /// Whether no spec was refused before it was tried.
+    pub(super) fn is_all_planned(&self) -> bool {
+        self.planned.iter().all(Result::is_ok)
+    }
+
     /// Number of renditions to be drawn.
     pub(super) fn places(&self) -> usize {
         self.job.places.len()

@@ -132,7 +132,11 @@ impl Worker {
                         (Outcome::Drawn, None) if ends.len() == order.places() => DecodeError::undecodable(format, "not drawn"),
                         (outcome, _) => refused(outcome, format).ok_or(Gone::Babbled)?,
                     };
-                    let answer = order.tensors(&ends, &rest, &self.memory).map_err(memory_lost);
+                    // Nothing at all: that is the unit's own answer.
+                    let answer = match ends.is_empty() && order.is_all_planned() {
+                        true => Err(rest),
+                        false => order.tensors(&ends, &rest, &self.memory).map_err(memory_lost),
+                    };
                     let _ = self.memory.trim(SHARED_KEPT);
                     return Ok((answer, cpu_us));
                 }
