@@ -29,7 +29,7 @@ test: setup ## every behaviour at small size: Rust, documentation, Python
 soak: setup ## the tests of full size and duration
 	FRAMECACHE_SOAK=1 cargo test $(tested) --all-targets
 	@$(MAKE) --no-print-directory wheel
-	FRAMECACHE_TEST_PICTURES=10000 $(python) -m pytest -q -m "not peers" client/python/tests
+	FRAMECACHE_SOAK=1 FRAMECACHE_TEST_PICTURES=10000 $(python) -m pytest -q -m "not peers" client/python/tests
 
 peers: setup wheel ## the tests that need heavy third-party packages (gigabytes: torch)
 	@tests/setup.sh tests/requirements-peers.txt
