@@ -194,7 +194,12 @@ impl Client {
     /// (96, 96)
     #[pyo3(signature = (uri, timeout=None))]
     fn video(slf: &Bound<'_, Self>, uri: Bound<'_, PyString>, timeout: Option<f64>) -> PyResult<Video> {
-        let facts = slf.get().stat(slf.py(), &uri.to_cow()?, timeout)?;
+        let py = slf.py();
+        let facts = slf.get().stat(py, &uri.to_cow()?, timeout)?;
+        if facts.format.is_empty() {
+            let error = Error::new(ErrorKind::Undecodable, "neither a picture nor an animation");
+            return Err(exception(py, &Error { uri: Some(uri.to_string()), ..error }));
+        }
         Ok(Video::new(slf.clone().unbind(), uri.unbind(), facts))
     }
 

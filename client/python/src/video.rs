@@ -90,7 +90,7 @@ impl Video {
     /// or its text, or its keywords.
     ///
     /// Raises ``OutOfRangeError`` (an ``IndexError``) for a frame that is not there, ``ChangedError`` where the file was replaced since
-    /// it was looked at, and otherwise what ``Client.images`` raises.
+    /// it was looked at and the cluster does not hold that version any more, and otherwise what ``Client.images`` raises.
     ///
     /// >>> video = fc.Client("env").video("s3://photos/fun/ball.gif")
     /// >>> video.get_frames_at([0, 2, 2], short=64).data.shape

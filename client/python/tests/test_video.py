@@ -116,3 +116,52 @@ def test_random_crops_keep_bad_pictures_apart(cluster, client):
     for wrong in ({"scale": (0, 1)}, {"ratio": (2, 1)}, {"flip": 2.0}, {"crop": 5}, {"short": 9}):
         with pytest.raises((ValueError, fc.InvalidError)):
             fc.RandomResizedCrop(32, **wrong)
+
+
+@pytest.mark.parametrize("disposal", [[2, 0, 2, 0, 2, 0], [3, 0, 0, 0, 0, 0], [1, 2, 0, 0, 3, 0], [0, 3, 2, 1, 0, 2]])
+def test_disposal_is_pillows(cluster, client, disposal):
+    """A disposal stays until another is named, a frame of which nothing is said names none; indices may lie beyond a table."""
+    frames = [Image.new("RGB", (16, 16)) for _ in disposal]
+    for number, frame in enumerate(frames):
+        frame.paste((40 * number, 255 - 40 * number, 90), (number, number, number + 6, number + 6))
+    few = [picture(20, 20, SEED + number).quantize(colours) for number, colours in enumerate((32, 4, 4, 32, 4))]
+    files = {
+        "plain.gif": (frames, {"disposal": disposal, "optimize": False}),
+        "timed.gif": (frames, {"disposal": disposal, "duration": 30}),
+        "beyond.gif": (few, {"disposal": 2, "transparency": 7, "duration": 20, "optimize": False}),
+    }
+    for name, (made, settings) in files.items():
+        path = cluster.folder / "moving" / f"{disposal[0]}{disposal[1]}{disposal[2]}-{name}"
+        path.parent.mkdir(exist_ok=True)
+        made[0].save(path, save_all=True, append_images=made[1:], **settings)
+        with Image.open(path) as opened:
+            count = opened.n_frames
+            want = []
+            for number in range(count):
+                opened.seek(number)
+                want.append(numpy.asarray(opened.convert("RGB")))
+        got = client.video(cluster.uri(f"moving/{path.name}")).get_frames_at(list(range(count)))
+        assert [number for number in range(count) if (numpy.asarray(got[number]) != want[number]).any()] == [], path.name
+
+
+def test_what_would_be_other_pixels_is_refused(cluster, client):
+    """Alpha that only a later page has, gray AVIF of limited range with alpha, boxes that no spec names, what is no picture."""
+    folder = cluster.folder / "moving"
+    folder.mkdir(exist_ok=True)
+    clear = Image.new("RGBA", (4, 4), (200, 0, 0, 0))
+    Image.new("RGB", (4, 4), (9, 9, 9)).save(folder / "later.tiff", save_all=True, append_images=[clear])
+    pages = client.video(cluster.uri("moving/later.tiff"))
+    assert pages.get_frames_at([0], alpha="keep").data.shape == (1, 4, 4, 4)
+    for alpha in ("keep", "over:ffffff"):
+        with pytest.raises(fc.UnsupportedError):
+            pages.get_frames_at([1], alpha=alpha)
+    noise = Image.frombytes("RGBA", (50, 50), random.Random(SEED).randbytes(10_000))
+    noise.save(folder / "gray.avif", quality=80, subsampling="4:0:0", range="limited")
+    with pytest.raises(fc.UnsupportedError):
+        client.images([cluster.uri("moving/gray.avif")])
+    Image.new("RGB", (70_000, 2)).save(folder / "long.png")
+    for epoch in range(4):
+        with pytest.raises(fc.UnsupportedError):
+            client.images([cluster.uri("moving/long.png")], fc.RandomResizedCrop(8, epoch=epoch))
+    with pytest.raises(fc.UndecodableError):
+        client.video(cluster.uri("bad/text.jpg"))

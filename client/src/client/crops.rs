@@ -47,8 +47,9 @@ impl Client {
         for (index, id) in ids.iter().enumerate() {
             let want = Want { index, tries: Tries::new(RouteKey::picture(id)) };
             // Where there is no view yet the requests one by one will wait for it.
-            if let Ok(target) = want.tries.target(self, call, deadline).await {
-                groups.add(target, want, ask_bytes(id));
+            match want.tries.target(self, call, deadline).await {
+                Ok(target) => groups.add(target, want, ask_bytes(id)),
+                Err(_) => break,
             }
         }
         let asked = groups.made.iter().map(|(target, wants)| self.facts_of(target, ids, wants, call, deadline));
@@ -58,6 +59,10 @@ impl Client {
             answers.into_iter().for_each(|(index, facts)| found[index] = Some(facts));
         }
         drop(asked);
+        if Instant::now() >= deadline {
+            let late = |id: &ObjectId| Err(Error::new(ErrorKind::Timeout, "the deadline passed").about(id));
+            return found.into_iter().zip(ids).map(|(facts, id)| facts.unwrap_or_else(|| late(id))).collect();
+        }
         let open: Vec<usize> = (0..ids.len()).filter(|&index| found[index].is_none()).collect();
         let one = |index: usize| async move { (index, self.stat_by(&ids[index], call, deadline).await) }.boxed();
         let mut rest = futures::stream::iter(open.into_iter().map(one)).buffer_unordered(STATS_AT_ONCE);

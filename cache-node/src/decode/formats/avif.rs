@@ -171,6 +171,10 @@ impl<'a> Planes<'a> {
         // SAFETY: libavif's planes of a decoded image, with the sizes that its format gives them; they live as long as the image.
         let plane = |n: usize, size| unsafe { Plane::of(image.yuvPlanes[n], image.yuvRowBytes[n], size, image.depth) };
         let gray = image.yuvFormat == libavif_sys::AVIF_PIXEL_FORMAT_YUV400;
+        // Rounded otherwise there than without alpha.
+        if gray && !full_range && !image.alphaPlane.is_null() {
+            return unsupported("gray of limited range with alpha".into());
+        }
         let uv = if gray { None } else { Some((plane(1, chroma)?, plane(2, chroma)?)) };
         let alpha = match image.alphaPlane.is_null() {
             true => None,

@@ -45,6 +45,9 @@ fn page(bytes: &[u8], frame: u32, order: &Order<'_>, room: &mut [u8], sink: Sink
         let (width, height) = page.size();
         return unsupported(format!("page {frame} is {width}x{height}, unlike the first"));
     }
+    if order.wants.alpha && page.has_alpha() && !order.probe.has_alpha {
+        return unsupported(format!("page {frame} has alpha, the first none"));
+    }
     if 3 * page.raw_bytes() > order.probe.working_bytes {
         return unsupported(format!("page {frame} has more samples than the first"));
     }

@@ -56,7 +56,7 @@ impl Page {
         line.saturating_mul(self.height.into())
     }
 
-    fn has_alpha(&self) -> bool {
+    pub(in crate::decode) fn has_alpha(&self) -> bool {
         matches!(self.layout, Layout::GrayAlpha | Layout::Rgba | Layout::RgbaMultiplied)
     }
 }
