@@ -173,12 +173,18 @@ async fn all_workers_dead_recovers() {
         })
     };
     for round in 0..5 {
-        for answer in futures::future::join_all(all(round)).await {
-            answer.expect("served");
+        // One worker may do them all, where it is at rest again before the next job looks for one: asked until both are there.
+        let mut pids = Vec::new();
+        for _ in 0..100 {
+            for answer in futures::future::join_all(all(round)).await {
+                answer.expect("served");
+            }
+            pids = pool.stats().pids;
+            if pids.len() == 2 {
+                break;
+            }
         }
-        let pids = pool.stats().pids;
-        // One, where it was at rest again before the next job looked for a worker.
-        assert!((1..=2).contains(&pids.len()), "{pids:?}");
+        assert_eq!(pids.len(), 2);
         for pid in pids {
             kill(Pid::from_raw(pid as i32), Signal::SIGKILL).expect("kill");
         }
