@@ -120,7 +120,7 @@ impl Served {
 
     /// Asks it to end.
     pub fn terminate(&self) {
-        kill(self.child.id(), libc::SIGTERM);
+        assert!(kill(self.child.id(), libc::SIGTERM), "it had ended before");
     }
 
     /// Its exit code, once it has ended: 15 seconds at most.
@@ -178,10 +178,10 @@ pub struct Held {
     pub decoders_bytes: u64,
 }
 
-/// Sends a signal to one process.
-pub fn kill(pid: u32, signal: i32) {
-    // SAFETY: takes numbers only. The process may have ended in this instant, which is what was wanted.
-    unsafe { libc::kill(pid as i32, signal) };
+/// Sends a signal to one process; `false` if it has ended in this instant.
+pub fn kill(pid: u32, signal: i32) -> bool {
+    // SAFETY: takes numbers only.
+    unsafe { libc::kill(pid as i32, signal) == 0 }
 }
 
 /// The parent of a process that has not ended: field 4 of `/proc/PID/stat`, behind the name in brackets.
