@@ -305,14 +305,12 @@ fn policy(config: &Config) -> anyhow::Result<Policy> {
 
 /// This node, as a view has it.
 fn row(config: &Config, quic: SocketAddr) -> NodeRow {
+    let weight = (config.node.weight * 100.0).round().max(1.0) as u32;
     NodeRow {
-        id: config.node.id.clone(),
         quic: quic.to_string(),
-        weight: config.node.weight.round().max(1.0) as u32,
         incarnation: incarnation(),
-        version: 1,
-        state: 1,
         roles: config.node.roles.iter().map(|role| format!("{role:?}").to_lowercase()).collect(),
+        ..NodeRow::member(&config.node.id, weight)
     }
 }
 

@@ -325,22 +325,29 @@ pub struct RouteKey(pub u64);
 pub const ROUTE_FRAMES: u64 = 1024;
 
 impl RouteKey {
-    /// Raw bytes: by object and span.
+    /// Raw bytes: by object and span. The first span is the object's own place, so that a small object's bytes, facts and renditions
+    /// live on one node.
     pub fn raw(id: &ObjectId, span: Span) -> Self {
-        Self::of("raw", id, &span.0.to_string())
+        match span.0 {
+            0 => Self::object(id),
+            span => Self::of("raw", &id.object(), &span.to_string()),
+        }
     }
 
     /// A picture, or an archive member, decoded: by object (and member) alone, so that all its renditions live together.
     pub fn picture(id: &ObjectId) -> Self {
         match id.member() {
             Some(_) => Self::of("member", id, ""),
-            None => Self::of("picture", id, ""),
+            None => Self::object(id),
         }
     }
 
-    /// Frame `index` of a video: by object and `index / 1024`.
+    /// Frame `index` of a video: by object and `index / 1024`; the first ones where a picture would be.
     pub fn frame(id: &ObjectId, index: u64) -> Self {
-        Self::of("frames", id, &(index / ROUTE_FRAMES).to_string())
+        match index / ROUTE_FRAMES {
+            0 => Self::picture(id),
+            part => Self::of("frames", id, &part.to_string()),
+        }
     }
 
     /// Facts about an object (its head, its index, its time selectors): by object.
@@ -422,21 +429,25 @@ mod tests {
         assert_eq!(ByteRange::at(u64::MAX, 1), None);
     }
 
-    /// Promise: keys that differ in any part are routed apart; a version never moves a key.
+    /// Promise: a small object lives on one node whole, what lies further on is routed apart, and a version never moves a key.
     #[test]
     fn route_keys_are_distinct() {
         let a = ObjectId::new("abc", "k").expect("id");
+        let member = a.with_member("m").expect("member");
         let keys = [
-            RouteKey::raw(&a, Span(0)),
-            RouteKey::raw(&a, Span(1)),
-            RouteKey::picture(&a),
-            RouteKey::picture(&a.with_member("m").expect("member")),
-            RouteKey::frame(&a, 0),
-            RouteKey::frame(&a, 1024),
             RouteKey::object(&a),
+            RouteKey::raw(&a, Span(1)),
+            RouteKey::raw(&a, Span(2)),
+            RouteKey::picture(&member),
+            RouteKey::frame(&a, 1024),
+            RouteKey::frame(&member, 1024),
         ];
         let unique: std::collections::BTreeSet<_> = keys.iter().collect();
         assert_eq!(unique.len(), keys.len());
-        assert_eq!(RouteKey::frame(&a, 0), RouteKey::frame(&a, 1023));
+        for same in [RouteKey::raw(&a, Span(0)), RouteKey::picture(&a), RouteKey::frame(&a, 0), RouteKey::object(&member)] {
+            assert_eq!(same, RouteKey::object(&a));
+        }
+        assert_eq!(RouteKey::frame(&a, 1024), RouteKey::frame(&a, 2047));
+        assert_eq!(RouteKey::frame(&member, 1023), RouteKey::picture(&member));
     }
 }

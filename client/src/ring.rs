@@ -12,11 +12,11 @@ use xxhash_rust::xxh3::xxh3_64;
 use crate::object::RouteKey;
 use crate::view::View;
 
-/// Points on the ring for each unit of weight. 160 keeps every node within about 17 % of its share; more costs rebuild time.
+/// Points on the ring for a weight of 1. 160 keeps every node within about 17 % of its share; more costs rebuild time.
 const POINTS: u64 = 160;
 
-/// Largest weight that counts: more would make a rebuild slow, and no node is 1,000 times another.
-const WEIGHT_MAX: u32 = 1000;
+/// Largest weight that counts, in hundredths: more would make a rebuild slow, and no node is 1,000 times another.
+const WEIGHT_MAX: u32 = 100_000;
 
 /// Most points of a ring: 2 million take 0.2 seconds and 50 MB (measured); a thousand nodes of weight 12 have fewer.
 const POINTS_MAX: u64 = 2_000_000;
@@ -24,7 +24,8 @@ const POINTS_MAX: u64 = 2_000_000;
 /// Points of nodes of these weights. Past [`POINTS_MAX`] all shrink alike, to a whole number and at least 1 each: shares stay, and
 /// views of the same members still give the same ring. A view comes from outside, so that the bound holds for any.
 fn points(weights: &[u32]) -> Vec<u64> {
-    let mut points: Vec<u64> = weights.iter().map(|weight| POINTS * u64::from((*weight).clamp(1, WEIGHT_MAX))).collect();
+    let of = |weight: &u32| (POINTS * u64::from((*weight).clamp(1, WEIGHT_MAX)) / 100).max(1);
+    let mut points: Vec<u64> = weights.iter().map(of).collect();
     let sum: u64 = points.iter().sum();
     if sum > POINTS_MAX {
         points.iter_mut().for_each(|points| *points = (*points * POINTS_MAX / sum).max(1));
@@ -36,25 +37,29 @@ fn points(weights: &[u32]) -> Vec<u64> {
 pub struct Ring {
     ring: StaticHashRing<'static, u64, u32, Fixed>,
     nodes: Vec<String>,
-    view_id: u64,
 }
 
 impl std::fmt::Debug for Ring {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Ring").field("nodes", &self.nodes).field("view_id", &self.view_id).finish()
+        f.debug_struct("Ring").field("nodes", &self.nodes).finish_non_exhaustive()
     }
 }
 
 impl Ring {
     /// The ring of a view's members. Takes a millisecond for each ten nodes: not for the request path.
     pub fn new(view: &View) -> Self {
-        let nodes: Vec<String> = view.members().map(|row| row.id.clone()).collect();
-        let weights: Vec<u32> = view.members().map(|row| row.weight).collect();
-        let placed =
-            view.members().zip(points(&weights)).enumerate().map(|(index, (row, points))| {
-                Node::new(xxh3_64(row.id.as_bytes())).value(index as u32).quantity(points as usize)
-            });
-        Self { ring: StaticHashRing::new(Fixed, placed), nodes, view_id: view.id() }
+        Self::of(view.members().map(|row| (row.id.as_str(), row.weight)))
+    }
+
+    /// The ring of these nodes, with their weights in hundredths.
+    pub fn of<'a>(nodes: impl Iterator<Item = (&'a str, u32)>) -> Self {
+        let (names, weights): (Vec<&str>, Vec<u32>) = nodes.unzip();
+        let placed = names
+            .iter()
+            .zip(points(&weights))
+            .enumerate()
+            .map(|(index, (name, points))| Node::new(xxh3_64(name.as_bytes())).value(index as u32).quantity(points as usize));
+        Self { ring: StaticHashRing::new(Fixed, placed), nodes: names.iter().map(|name| (*name).to_owned()).collect() }
     }
 
     /// Every member, the owner of `key` first.
@@ -65,11 +70,6 @@ impl Ring {
     /// The owner of `key`; `None` in a ring without members.
     pub fn owner(&self, key: RouteKey) -> Option<&str> {
         self.walk(key).next()
-    }
-
-    /// The id of the view that this ring was made from.
-    pub fn view_id(&self) -> u64 {
-        self.view_id
     }
 }
 
@@ -115,16 +115,7 @@ mod tests {
     fn ring(weights: &[(&str, u32)]) -> Ring {
         let mut view = View::default();
         for (id, weight) in weights {
-            let row = NodeRow {
-                id: (*id).into(),
-                quic: String::new(),
-                weight: *weight,
-                incarnation: 1,
-                version: 1,
-                state: 1,
-                roles: Vec::new(),
-            };
-            view.merge(row).expect("merge");
+            view.merge(NodeRow::member(id, weight.saturating_mul(100))).expect("merge");
         }
         Ring::new(&view)
     }
@@ -161,10 +152,10 @@ mod tests {
     /// Promise: no view makes a ring that takes memory or time without bound; weights keep their proportion.
     #[test]
     fn points_are_bounded() {
-        assert_eq!(points(&[1, 3, 0, u32::MAX]), [160, 480, 160, 160_000]);
+        assert_eq!(points(&[100, 300, 0, u32::MAX]), [160, 480, 1, 160_000]);
         let hostile = points(&[u32::MAX; crate::view::NODES_MAX]);
         assert!(hostile.iter().sum::<u64>() <= POINTS_MAX && hostile.iter().all(|&points| points == hostile[0] && points > 0));
-        let mixed: Vec<u32> = (0..100).map(|index| if index == 0 { 1 } else { 500 }).collect();
+        let mixed: Vec<u32> = (0..100).map(|index| if index == 0 { 100 } else { 50_000 }).collect();
         let mixed = points(&mixed);
         assert!(mixed.iter().sum::<u64>() <= POINTS_MAX && (499..=505).contains(&(mixed[1] / mixed[0])), "{mixed:?}");
         let heavy: Vec<(String, u32)> = (0..300).map(|index| (format!("n{index}"), u32::MAX)).collect();

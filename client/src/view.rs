@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::wire::{NodeRow, ViewPayload};
+use crate::wire::{NodeRow, RAMP_FULL, ViewPayload};
 
 /// Most nodes of one cluster that a view holds; a larger one is refused, not cut.
 pub const NODES_MAX: usize = 4096;
@@ -21,6 +21,25 @@ pub enum NodeState {
     Leaving,
     /// Gone.
     Gone,
+}
+
+impl NodeRow {
+    /// The row of a settled member of that weight, in hundredths, without an address.
+    pub fn member(id: &str, weight: u32) -> Self {
+        Self {
+            id: id.into(),
+            quic: String::new(),
+            weight,
+            held_weight: weight,
+            incarnation: 1,
+            version: 1,
+            state: 1,
+            ramp: RAMP_FULL,
+            settled: true,
+            roles: vec!["cache".into(), "decode".into()],
+            ext: Vec::new(),
+        }
+    }
 }
 
 /// The state of a row; an unknown number is gone.
@@ -45,14 +64,14 @@ pub struct View {
 pub struct TooManyNodes;
 
 impl View {
-    /// Takes in `row` if it is newer than what is known of that node.
-    pub fn merge(&mut self, row: NodeRow) -> Result<(), TooManyNodes> {
+    /// Takes in `row` if it is newer than what is known of that node; whether it was.
+    pub fn merge(&mut self, row: NodeRow) -> Result<bool, TooManyNodes> {
         match self.rows.get(&row.id) {
-            Some(old) if (old.incarnation, old.version) >= (row.incarnation, row.version) => Ok(()),
+            Some(old) if (old.incarnation, old.version) >= (row.incarnation, row.version) => Ok(false),
             None if self.rows.len() >= NODES_MAX => Err(TooManyNodes),
             _ => {
                 self.rows.insert(row.id.clone(), row);
-                Ok(())
+                Ok(true)
             }
         }
     }
@@ -83,9 +102,28 @@ impl View {
         xxh3_64(&text)
     }
 
+    /// Hash of every row's name, incarnation and version: two views with the same digest are the same.
+    pub fn digest(&self) -> u64 {
+        let mut text = Vec::new();
+        for row in self.rows() {
+            text.extend_from_slice(&(row.id.len() as u32).to_le_bytes());
+            text.extend_from_slice(row.id.as_bytes());
+            text.extend_from_slice(&row.incarnation.to_le_bytes());
+            text.extend_from_slice(&row.version.to_le_bytes());
+        }
+        xxh3_64(&text)
+    }
+
     /// As a reply says it.
     pub fn payload(&self) -> ViewPayload {
-        ViewPayload { view_id: self.id(), nodes: self.rows.values().cloned().collect() }
+        ViewPayload { view_id: self.digest(), nodes: self.rows.values().cloned().collect() }
+    }
+
+    /// The rows that are newer than in `old`.
+    pub fn since<'a>(&'a self, old: &'a View) -> impl Iterator<Item = &'a NodeRow> {
+        let newer =
+            |row: &&NodeRow| old.node(&row.id).is_none_or(|old| (old.incarnation, old.version) < (row.incarnation, row.version));
+        self.rows().filter(newer)
     }
 }
 
@@ -94,7 +132,7 @@ mod tests {
     use super::*;
 
     fn row(id: &str, incarnation: u64, version: u64, state: u8) -> NodeRow {
-        NodeRow { id: id.into(), quic: "127.0.0.1:1".into(), weight: 1, incarnation, version, state, roles: vec!["cache".into()] }
+        NodeRow { quic: "127.0.0.1:1".into(), incarnation, version, state, ..NodeRow::member(id, 100) }
     }
 
     /// Promise: any order of the same news gives the same view.
@@ -103,7 +141,9 @@ mod tests {
         let news = [row("a", 1, 1, 0), row("a", 1, 2, 1), row("a", 2, 0, 0), row("b", 5, 5, 1)];
         let view = |order: &[usize]| {
             let mut view = View::default();
-            order.iter().for_each(|&i| view.merge(news[i].clone()).expect("merge"));
+            for &i in order {
+                view.merge(news[i].clone()).expect("merge");
+            }
             view
         };
         assert_eq!(view(&[0, 1, 2, 3]), view(&[3, 2, 1, 0]));

@@ -273,12 +273,61 @@ impl Trace {
 /// A later addition to a fixed message: number and bytes. Unknown numbers are passed over.
 pub type Ext = Vec<(u16, Vec<u8>)>;
 
-/// The numbers of additions to an [`ItemHead`].
+/// The numbers of additions to a [`Header`] and to an [`ItemHead`].
 pub mod ext {
-    /// For `Stat`: Pillow's `Image.mode` of the picture, as text.
+    /// Reply to `Stat`: Pillow's `Image.mode` of the picture, as text.
     pub const MODE: u16 = 1;
-    /// For `Stat`: number of frames or pages, as a little-endian `u32`; absent where only decoding would tell.
+    /// Reply to `Stat`: number of frames or pages, as a little-endian `u32`; absent where only decoding would tell.
     pub const FRAMES: u16 = 2;
+    /// Request: [`crate::View::digest`] of the view that the caller has, as a little-endian `u64`.
+    pub const VIEW: u16 = 16;
+    /// Reply, first item: the rows that the caller's view lacks, as a [`super::ViewPayload`] archive. Empty: too many, ask `View`.
+    pub const VIEW_DELTA: u16 = 17;
+    /// Request: the number of a [`super::Via`], one byte; absent: the owner is asked.
+    pub const VIA: u16 = 18;
+    /// Request: the sender is the node of this name, as its certificate proves.
+    pub const PEER: u16 = 19;
+}
+
+/// Why this node is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+#[repr(u8)]
+pub enum Via {
+    /// The caller takes it for the owner.
+    #[default]
+    Owner = 0,
+    /// The caller could not reach who comes before it in the walk, or waited too long for them.
+    Failover = 1,
+    /// The key is hot: this is one of several that serve it, and fills from the owner.
+    Replica = 2,
+}
+
+impl Via {
+    /// Of that number; an unknown one is the owner's.
+    pub fn from_number(number: u8) -> Self {
+        match number {
+            1 => Via::Failover,
+            2 => Via::Replica,
+            _ => Via::Owner,
+        }
+    }
+}
+
+impl Header {
+    /// The bytes of an addition, if there is one of that number.
+    pub fn addition(&self, number: u16) -> Option<&[u8]> {
+        self.ext.iter().find(|(found, _)| *found == number).map(|(_, bytes)| &bytes[..])
+    }
+
+    /// Why this node is asked.
+    pub fn via(&self) -> Via {
+        self.addition(ext::VIA).and_then(|bytes| bytes.first()).map_or(Via::Owner, |number| Via::from_number(*number))
+    }
+
+    /// The node that the sender says it is. Believed only with a certificate that carries the name.
+    pub fn peer(&self) -> Option<&str> {
+        self.addition(ext::PEER).and_then(|bytes| std::str::from_utf8(bytes).ok())
+    }
 }
 
 impl ItemHead {

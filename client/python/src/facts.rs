@@ -135,7 +135,7 @@ pub(crate) struct Node {
     /// ``"joining"``, ``"serving"``, ``"leaving"`` or ``"gone"``.
     state: &'static str,
     /// Its share of the keys, against the other nodes'.
-    weight: u32,
+    weight: f64,
     /// What it does, e.g. ``"cache"``.
     roles: Vec<String>,
 }
@@ -155,6 +155,6 @@ impl From<NodeRow> for Node {
             NodeState::Leaving => "leaving",
             NodeState::Gone => "gone",
         };
-        Self { id: row.id, address: row.quic, state, weight: row.weight, roles: row.roles }
+        Self { id: row.id, address: row.quic, state, weight: f64::from(row.weight) / 100.0, roles: row.roles }
     }
 }

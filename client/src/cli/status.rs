@@ -49,11 +49,12 @@ fn shown((row, said): &(NodeRow, Said)) -> String {
         Ok(lines) => table(lines, "  "),
         Err(error) => format!("  {error}\n"),
     };
-    format!("{}  {}  {}  weight {}  {}\n{said}", row.id, state_name(row), row.quic, row.weight, row.roles.join(","))
+    format!("{}  {}  {}  weight {}  {}\n{said}", row.id, state_name(row), row.quic, weight(row), row.roles.join(","))
 }
 
 fn document((row, said): &(NodeRow, Said)) -> Value {
-    let mut node = json!({"id": row.id, "address": row.quic, "state": state_name(row), "weight": row.weight, "roles": row.roles});
+    let mut node =
+        json!({"id": row.id, "address": row.quic, "state": state_name(row), "weight": weight(row), "roles": row.roles});
     match said {
         Ok(lines) => node["status"] = object(lines),
         Err(error) => node["error"] = error.to_string().into(),
@@ -70,6 +71,11 @@ pub(super) fn table(lines: &[(String, String)], indent: &str) -> String {
 /// The same for programs.
 pub(super) fn object(lines: &[(String, String)]) -> Value {
     lines.iter().map(|(name, value)| (name.clone(), Value::from(value.as_str()))).collect::<Map<_, _>>().into()
+}
+
+/// As the configuration has it.
+fn weight(row: &NodeRow) -> f64 {
+    f64::from(row.weight) / 100.0
 }
 
 fn state_name(row: &NodeRow) -> &'static str {

@@ -36,11 +36,15 @@ fn lines() -> Vec<(String, Vec<u8>)> {
     let row = NodeRow {
         id: "node-0".into(),
         quic: "10.0.0.1:4433".into(),
-        weight: 2,
+        weight: 200,
+        held_weight: 300,
         incarnation: 5,
         version: 6,
         state: 1,
+        ramp: 64,
+        settled: true,
         roles: vec!["cache".into()],
+        ext: vec![(3, b"three".to_vec())],
     };
     vec![
         line(&header),

@@ -2,6 +2,8 @@
 
 use rkyv::{Archive, Deserialize, Serialize};
 
+use super::Ext;
+
 /// One member of a view, in the reply to [`super::Verb::View`].
 #[derive(Clone, Debug, PartialEq, Archive, Serialize, Deserialize)]
 pub struct NodeRow {
@@ -9,24 +11,35 @@ pub struct NodeRow {
     pub id: String,
     /// Host or address, and port, where it speaks QUIC. A host of `0.0.0.0` or `::` means: where you reached the sender.
     pub quic: String,
-    /// Share of keys, absolute.
+    /// Share of keys, absolute, in hundredths.
     pub weight: u32,
+    /// The weight by which others look for what it still holds: the largest that it had within `settle_s`.
+    pub held_weight: u32,
     /// Moves with each start of the node.
     pub incarnation: u64,
     /// Moves with each change of the row.
     pub version: u64,
     /// 0 joining, 1 serving, 2 leaving, 3 gone.
     pub state: u8,
+    /// How much of its keys it serves already, of [`RAMP_FULL`]; the walk's next serves the rest.
+    pub ramp: u16,
+    /// Whether it has been a member for longer than `settle_s`: what it does not hold, none of the nodes after it in a walk does.
+    pub settled: bool,
     /// Roles, e.g. `cache`, `decode`.
     pub roles: Vec<String>,
+    /// Later additions.
+    pub ext: Ext,
 }
+
+/// [`NodeRow::ramp`] of a node that serves all its keys.
+pub const RAMP_FULL: u16 = 256;
 
 /// Payload of the reply to [`super::Verb::View`].
 #[derive(Clone, Debug, PartialEq, Archive, Serialize, Deserialize)]
 pub struct ViewPayload {
-    /// Hash of the members.
+    /// [`crate::View::digest`] of the whole view.
     pub view_id: u64,
-    /// All rows.
+    /// All rows; in [`super::ext::VIEW_DELTA`] those alone that the caller may not know.
     pub nodes: Vec<NodeRow>,
 }
 

@@ -44,7 +44,9 @@ async fn a_stranger_is_served() {
     let cluster = Cluster::start(3, Options::default()).await;
     cluster.put("k", &stamped(4, 1000));
     let mut view = View::default();
-    cluster.nodes().iter().for_each(|node| view.merge(node.row()).expect("merge"));
+    for node in cluster.nodes() {
+        view.merge(node.row()).expect("merge");
+    }
     let owner = Ring::new(&view).owner(framecache::RouteKey::raw(&id("k"), framecache::Span::new(0))).expect("owner").to_owned();
     let strangers: Vec<usize> = (0..3).filter(|index| cluster.node(*index).id != owner).collect();
     assert_eq!(strangers.len(), 2);

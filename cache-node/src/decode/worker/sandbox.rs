@@ -19,10 +19,16 @@ use seccompiler::{
     apply_filter,
 };
 
+/// How far decoding stands behind serving where both want a core: a third of its share. What is held, and who is refused, need not wait
+/// for the end of a decoder's slice.
+const BEHIND_SERVING: i32 = 5;
+
 /// Before the limits are known: dies with its parent, and holds nothing that it was not meant to inherit.
 pub(super) fn before_the_lock() -> nix::Result<()> {
     prctl::set_pdeathsig(Signal::SIGKILL)?;
     prctl::set_no_new_privs()?;
+    // SAFETY: takes a number only.
+    unsafe { libc::nice(BEHIND_SERVING) };
     // SAFETY: takes numbers only; descriptors from 3 on are nobody's in this process.
     Errno::result(unsafe { libc::syscall(libc::SYS_close_range, FIRST_FOREIGN, u32::MAX, 0) }).map(drop)
 }
