@@ -78,7 +78,7 @@ fn levels(registry: &Registry, budget: Arc<Budget>) {
     for (name, field) in fields {
         let budget = budget.clone();
         registry.collect_each(name, move |out| {
-            for (level, usage) in [Level::Peek, Level::Read, Level::Decode, Level::Frames].iter().zip(budget.usage()) {
+            for (level, usage) in Level::ALL.iter().zip(budget.usage()) {
                 out.series(&[("level", level.name())], field(&usage) as f64);
             }
         });

@@ -262,8 +262,19 @@ fn budget_lines(config: &Config, cache: &CacheSettings, pool: &PoolSettings) -> 
             "pictures of more than {pixels} pixels may be refused as too large: a higher node.memory_limit takes them"
         );
     }
-    let mut floors = [0; 4];
-    for (level, floor) in [(Level::Peek, 4 << 20), (Level::Read, 8 << 20), (Level::Decode, decode), (Level::Frames, frames)] {
+    // Frames for other nodes are mostly small; a large one takes what is shared.
+    let relay = frames / 4;
+    let levels = [
+        (Level::Peek, 4 << 20),
+        (Level::Fill, 4 << 20),
+        (Level::Lend, 4 << 20),
+        (Level::Read, 8 << 20),
+        (Level::Decode, decode),
+        (Level::Relay, relay),
+        (Level::Frames, frames),
+    ];
+    let mut floors = [0; Level::ALL.len()];
+    for (level, floor) in levels {
         // Where nothing is free the budget says which key is to blame.
         floors[level as usize] = floor.max(1 << 20);
     }

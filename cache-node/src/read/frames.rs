@@ -122,6 +122,12 @@ impl Reader {
         Err(ReadError::Busy { retry_after: Duration::from_millis(100) })
     }
 
+    /// Whether a picture by `spec` would be refused at the door by now, behind others that take `ahead` bytes; and what it takes.
+    pub fn foresees_busy(&self, spec: &DecodeSpec, ahead: u64, deadline: Instant) -> (u64, Option<ReadError>) {
+        let bytes = fixed_bytes(spec).unwrap_or_else(|| self.guess_bytes());
+        (bytes, self.budget.foresees_busy(Level::Frames, bytes, ahead, deadline).map(ReadError::from))
+    }
+
     /// What is reserved for a picture of unknown size: on a small node no more than it ever gives.
     fn guess_bytes(&self) -> u64 {
         GUESS_BYTES.min(self.budget.usage()[Level::Frames as usize].most)

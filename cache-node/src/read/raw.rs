@@ -12,7 +12,7 @@ use crate::cache::{Body, Entry, Head, InsertHint, Judgement, Place, pages};
 use crate::origin::OriginError;
 
 /// The level of what fills hold: deeper than that of the replies which wait for them, so that no reply waits for another.
-const FILLS: Level = Level::Peek;
+const FILLS: Level = Level::Fill;
 
 /// What is filled by one origin request.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

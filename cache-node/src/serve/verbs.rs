@@ -22,6 +22,7 @@ use tokio::time::timeout;
 
 use super::answer::{Answer, Gone, busy, failure, read_failure};
 use super::inbox::Held;
+use super::together::Grouped;
 use super::{Request, Service, explain, together};
 use crate::auth::{Action, Verdict};
 use crate::budget::Reservation;
@@ -228,7 +229,11 @@ async fn send_pages(read: Admitted, answer: &mut Answer, service: &Arc<Service>,
 async fn frames(body: FramesBody, answer: &mut Answer, service: &Arc<Service>, request: &Request) -> Result<(), Gone> {
     let specs: Vec<Result<DecodeSpec, String>> =
         body.specs.iter().map(|text| text.parse().map_err(|e: framecache::spec::SpecError| e.to_string())).collect();
-    let mut ready = streams::iter(together::grouped(body.items, &specs))
+    let (asks, refused) = let_in(together::grouped(body.items, &specs), &specs, service, request);
+    if !refused.is_empty() {
+        answer.heads(&refused).await?;
+    }
+    let mut ready = streams::iter(asks)
         .map(|(ask, together)| {
             let specs = &specs;
             async move {
@@ -238,28 +243,58 @@ async fn frames(body: FramesBody, answer: &mut Answer, service: &Arc<Service>, r
         })
         .buffer_unordered(TOGETHER)
         .ready_chunks(READY);
-    while let Some(mut done) = ready.next().await {
+    while let Some(done) = ready.next().await {
         // Refusals before pixels: they are small, and whoever is refused has to go elsewhere.
-        done.sort_by_key(|(_, frame)| frame.is_ok());
+        let (mut refused, mut made) = (Vec::new(), Vec::new());
         for (ask, frame) in done {
-            let (head, payload, reservation) = match frame {
+            let of = |head| ItemHead { index: ask.index, attempt: ask.attempt, last: true, ..head };
+            match frame {
+                Err(head) => refused.push(of(head)),
                 Ok(ServedFrame { head, tensor, reservation }) => {
-                    let item = ItemHead {
-                        size: head.size,
-                        version: head.version.as_str().to_owned(),
-                        tensor: Some(tensor.head.into()),
-                        ..ItemHead::default()
-                    };
-                    (item, tensor.data, Some(reservation))
+                    let tensor_head = Some(tensor.head.into());
+                    let version = head.version.as_str().to_owned();
+                    let head = of(ItemHead { size: head.size, version, tensor: tensor_head, ..ItemHead::default() });
+                    made.push((head, tensor.data, reservation));
                 }
-                Err(head) => (head, Bytes::new(), None),
-            };
-            let head = ItemHead { index: ask.index, attempt: ask.attempt, last: true, ..head };
+            }
+        }
+        if !refused.is_empty() {
+            answer.heads(&refused).await?;
+        }
+        for (head, payload, reservation) in made {
             answer.item(head, payload).await?;
             drop(reservation);
         }
     }
     Ok(())
+}
+
+/// Parts the items that have no hope from the others. Of those that are worked on at once each finds out for itself; whoever has to
+/// wait for them is told at the door that it would be in vain, rather than when its turn comes.
+fn let_in(
+    asks: Vec<Grouped>,
+    specs: &[Result<DecodeSpec, String>],
+    service: &Service,
+    request: &Request,
+) -> (Vec<Grouped>, Vec<ItemHead>) {
+    let (mut ahead, mut refused) = (0u64, Vec::new());
+    let mut place = 0;
+    let mut has_hope = |(ask, _): &Grouped| {
+        let Some(Ok(spec)) = specs.get(usize::from(ask.spec)) else { return true };
+        let (bytes, busy) = service.reader.foresees_busy(spec, ahead, request.deadline);
+        place += 1;
+        ahead += bytes;
+        match busy.filter(|_| place > TOGETHER) {
+            None => true,
+            Some(busy) => {
+                refused.push(ItemHead { index: ask.index, attempt: ask.attempt, last: true, ..read_failure(&busy) });
+                ahead -= bytes;
+                false
+            }
+        }
+    };
+    let asks = asks.into_iter().filter(|ask| has_hope(ask)).collect();
+    (asks, refused)
 }
 
 async fn frame(
