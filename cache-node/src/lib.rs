@@ -6,6 +6,7 @@
 pub mod auth;
 pub mod budget;
 pub mod cache;
+pub mod cluster;
 pub mod config;
 pub mod decode;
 pub mod dev;

@@ -17,6 +17,7 @@ use tokio_util::task::TaskTracker;
 use crate::auth::Policy;
 use crate::budget::{Budget, BudgetLines, Level};
 use crate::cache::{AdmissionMode, CacheSettings, FoyerStore, Freshness, Store};
+use crate::cluster::{Alone, Members};
 use crate::config::{self, AuthPolicy, Config};
 use crate::decode::{Decoder, Limits, PoolSettings, WorkerPool};
 use crate::identity::Identity;
@@ -56,6 +57,7 @@ pub struct Node {
     /// Whom to trust to reach it.
     pub ca: PathBuf,
     row: NodeRow,
+    members: Arc<Members>,
     service: Arc<Service>,
     reader: Arc<Reader>,
     store: Arc<FoyerStore>,
@@ -105,6 +107,7 @@ impl Node {
             origin,
             store: store.clone() as Arc<dyn Store>,
             decoder: pool.clone() as Arc<dyn Decoder>,
+            peers: Arc::new(Alone),
             budget: budget.clone(),
             freshness: config.buckets.iter().map(|bucket| (bucket.name.clone(), freshness(bucket))).collect::<HashMap<_, _>>(),
             limits: Limits { pixels_max: config.decode.pixels_max },
@@ -117,10 +120,11 @@ impl Node {
         let row = row(&config, quic);
         let metrics = RequestMetrics::new(&registry);
         let about = about(&config, quic, store.clone(), pool.clone(), reader.clone(), budget.clone(), s3.clone());
+        let members = Arc::new(Members::new(&config.node.id, alone(&row)));
         let service = Service::new(ServiceParts {
             reader: reader.clone(),
             policy: policy(&config)?,
-            view: alone(&row),
+            members: members.clone(),
             about: Box::new(about),
             metrics,
             request_bytes: request_bytes(config.node.memory_limit),
@@ -156,6 +160,7 @@ impl Node {
             admin: admin_address,
             ca,
             row,
+            members,
             service,
             reader,
             store,
@@ -175,7 +180,7 @@ impl Node {
 
     /// The members from now on, this node among them.
     pub fn join(&self, view: View) {
-        self.service.join(view);
+        self.members.join(view);
     }
 
     /// What it fills with; for tests and the bench.

@@ -16,8 +16,9 @@ use bytes::Bytes;
 use framecache::{ByteRange, DecodeSpec, ObjectId, Page, Tensor, Version};
 use framecache_node::budget::{Budget, BudgetLines};
 use framecache_node::cache::{Freshness, Head};
+use framecache_node::cluster::Alone;
 use framecache_node::decode::Limits;
-use framecache_node::read::{ReadError, Reader, ReaderParts};
+use framecache_node::read::{ReadError, Reader, ReaderParts, Terms};
 use tokio::time::{Instant, sleep};
 use tokio_util::task::TaskTracker;
 
@@ -137,6 +138,7 @@ impl World {
             origin: origin.clone(),
             store: store.clone(),
             decoder: decoder.clone(),
+            peers: Arc::new(Alone),
             budget: budget.clone(),
             freshness: HashMap::from([(BUCKET.to_owned(), climate.freshness)]),
             limits: Limits::default(),
@@ -165,20 +167,21 @@ impl World {
         deadline: Instant,
         drain: Duration,
     ) -> Result<Replied, ReadError> {
+        let terms = Terms::until(deadline);
         let (id, near) = (id(key), range.pages().next().unwrap_or(Page::new(0)));
         let head = match pin {
-            Some(pin) => in_time(deadline, self.reader.pinned_head(&id, pin, near, deadline)).await?,
-            None => in_time(deadline, self.reader.head(&id, near, deadline)).await?,
+            Some(pin) => in_time(deadline, self.reader.pinned_head(&id, pin, near, &terms)).await?,
+            None => in_time(deadline, self.reader.head(&id, near, &terms)).await?,
         };
         let range = range.clamp(head.size);
         let mut replied = Replied { head, bytes: Vec::new(), error: None };
         for page in range.pages() {
             for ahead in (page.index() + 1..=page.index() + AHEAD).map(Page::new) {
                 if !ahead.range().intersect(range).is_empty() {
-                    self.reader.prefetch(&id, ahead, &replied.head);
+                    self.reader.prefetch(&id, ahead, &replied.head, &terms);
                 }
             }
-            match in_time(deadline, self.reader.page(&id, page, range, &replied.head, deadline)).await {
+            match in_time(deadline, self.reader.page(&id, page, range, &replied.head, &terms)).await {
                 Ok(served) => {
                     if !drain.is_zero() {
                         sleep(drain).await;
@@ -204,7 +207,7 @@ impl World {
         drain: Duration,
     ) -> Result<(Head, Tensor), ReadError> {
         let id = id(key);
-        let served = in_time(deadline, self.reader.frame(&id, spec, pin, deadline)).await?;
+        let served = in_time(deadline, self.reader.frame(&id, spec, pin, &Terms::until(deadline))).await?;
         if !drain.is_zero() {
             sleep(drain).await;
         }

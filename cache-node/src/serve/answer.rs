@@ -7,7 +7,7 @@ use bytes::{Buf, Bytes};
 use framecache::quic::Windows;
 use framecache::wire::codec;
 use framecache::wire::stream::SendBytes;
-use framecache::wire::{ItemHead, PAYLOAD_BYTES_MAX, Status, code};
+use framecache::wire::{ItemHead, PAYLOAD_BYTES_MAX, Status, code, ext};
 use futures::FutureExt;
 use tokio::time::{Instant, timeout};
 
@@ -41,6 +41,8 @@ pub(super) struct Answer {
     parsed: Instant,
     /// Time that the client took to take what was sent.
     drained_in: Duration,
+    /// What the first item tells about the view, if the caller's is not the current one.
+    view: Option<Bytes>,
     /// The last status that was sent: how the request ended.
     pub(super) status: Status,
     /// Payload bytes that were sent.
@@ -50,13 +52,35 @@ pub(super) struct Answer {
 impl Answer {
     pub(super) fn new(connection: quinn::Connection, send: quinn::SendStream, metrics: Arc<RequestMetrics>) -> Self {
         let now = Instant::now();
-        Self { connection, send, metrics, parsed: now, drained_in: Duration::ZERO, status: Status::Ok, sent_bytes: 0 }
+        Self { connection, send, metrics, parsed: now, drained_in: Duration::ZERO, view: None, status: Status::Ok, sent_bytes: 0 }
     }
 
     /// The request's header is parsed: from here its time counts.
     pub(super) fn begin(&mut self) -> Instant {
         self.parsed = Instant::now();
         self.parsed
+    }
+
+    /// What the caller's view lacks goes with the first item.
+    pub(super) fn tell(&mut self, lacks: Option<Bytes>) {
+        self.view = lacks;
+    }
+
+    /// An item's head as it is sent.
+    fn encoded(&mut self, head: &ItemHead) -> Result<Vec<u8>, Gone> {
+        self.status = Status::from_number(head.status);
+        let encoded = match self.view.take() {
+            None => codec::encode(head),
+            Some(lacks) => {
+                let mut head = head.clone();
+                head.ext.push((ext::VIEW_DELTA, lacks.to_vec()));
+                codec::encode(&head)
+            }
+        };
+        encoded.map_err(|error| {
+            tracing::error!(status = head.status, %error, "reply item cannot be written");
+            Gone
+        })
     }
 
     /// Sends one item. Not cancel safe.
@@ -66,9 +90,8 @@ impl Answer {
             return self.heads(&[if payload.is_empty() { head } else { large }]).await;
         }
         head.payload_bytes = payload.len() as u32;
-        self.status = Status::from_number(head.status);
         let bytes = payload.len() as u64;
-        let mut parts = [encoded(&head)?.into(), payload];
+        let mut parts = [self.encoded(&head)?.into(), payload];
         // What has no payload goes before it. It fails only where the stream is gone, as the write finds.
         let _ = self.send.set_priority(0);
         self.send(&mut parts, bytes).await?;
@@ -80,8 +103,7 @@ impl Answer {
     pub(super) async fn heads(&mut self, heads: &[ItemHead]) -> Result<(), Gone> {
         let mut bytes = Vec::new();
         for head in heads {
-            bytes.extend_from_slice(&encoded(head)?);
-            self.status = Status::from_number(head.status);
+            bytes.extend_from_slice(&self.encoded(head)?);
         }
         let _ = self.send.set_priority(1);
         let mut left = Bytes::from(bytes);
@@ -155,13 +177,6 @@ impl Answer {
     }
 }
 
-fn encoded(head: &ItemHead) -> Result<Vec<u8>, Gone> {
-    codec::encode(head).map_err(|error| {
-        tracing::error!(status = head.status, %error, "reply item cannot be written");
-        Gone
-    })
-}
-
 /// The head of an item that failed.
 pub(super) fn failure(status: Status, message: impl Into<String>) -> ItemHead {
     let mut message: String = message.into();
@@ -191,7 +206,7 @@ pub(super) fn read_failure(error: &ReadError) -> ItemHead {
         ReadError::Undecodable(_) => Status::Undecodable,
         ReadError::Unsupported(_) => Status::Unsupported,
         ReadError::TooLarge(_) => Status::TooLarge,
-        ReadError::OutOfRange { .. } | ReadError::NoFrame { .. } => Status::OutOfRange,
+        ReadError::OutOfRange { .. } | ReadError::NoFrame { .. } | ReadError::PastEnd(_) => Status::OutOfRange,
         ReadError::Busy { .. } => Status::Busy,
         ReadError::Deadline => Status::Timeout,
         ReadError::Unavailable(_) => Status::Unavailable,

@@ -1,0 +1,7 @@
+//! The cluster: which nodes there are, who serves which key, and how they are asked. It knows keys, not contents.
+
+mod members;
+mod peers;
+
+pub use members::Members;
+pub use peers::{Alone, Lent, Peers, Piece};
