@@ -3,7 +3,6 @@
 //! A client holds no thread and no socket until its first request, and one connection for each node after it. Every call has a
 //! deadline. A call may be cancelled by dropping it: its streams are stopped, and nothing is written any more.
 
-mod ask;
 mod control;
 mod crops;
 mod images;
@@ -15,15 +14,22 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
+use rkyv::Serialize;
+use rkyv::api::high::HighSerializer;
+use rkyv::rancor::Error as Rancor;
+use rkyv::ser::allocator::ArenaHandle;
+use rkyv::util::AlignedVec;
 use tokio::time::Instant;
 
+use crate::ask::{self, Reply};
 use crate::config::ClientConfig;
 use crate::error::{Error, ErrorKind};
 use crate::object::RouteKey;
-use crate::pool::Pool;
+use crate::pool::{Naming, Pool, Target};
 use crate::ring::Ring;
 use crate::view::View;
-use crate::wire::{Class, Trace};
+use crate::wire::codec::Message;
+use crate::wire::{Class, Header, Trace, Verb};
 
 pub use control::{Listing, ObjectFacts, ObjectRow};
 pub use images::Outcome;
@@ -75,13 +81,6 @@ struct Topology {
 /// Longest wait for one node's view, when there are others to ask.
 const VIEW_MAX: Duration = Duration::from_secs(3);
 
-/// One node to ask.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-struct Target {
-    id: String,
-    address: String,
-}
-
 impl Client {
     /// A client of the cluster that `config` names. Nothing is connected yet.
     ///
@@ -89,7 +88,7 @@ impl Client {
     /// `Invalid` if the configuration names no node.
     pub fn new(config: ClientConfig) -> Result<Self, Error> {
         config.check()?;
-        let pool = Pool::new(config.tls.clone(), config.memory);
+        let pool = Pool::new(config.tls.clone(), Naming::IdOrHost, config.memory);
         Ok(Self { inner: Arc::new(Inner { config, pool, topology: ArcSwapOption::empty() }) })
     }
 
@@ -112,13 +111,37 @@ impl Client {
         let topology = self.topology(call, deadline).await?;
         let target = |id: &str| {
             let row = topology.view.node(id)?;
-            Some(Target { id: id.to_owned(), address: row.quic.clone() })
+            Some(Target::node(id, &row.quic))
         };
         let targets: Vec<Target> = topology.ring.walk(key).filter_map(target).collect();
         match targets.is_empty() {
             true => Err(Error::new(ErrorKind::Unavailable, "the cluster has no serving node")),
             false => Ok(targets),
         }
+    }
+
+    /// Sends a request. `pin` is the version that the logical read is pinned to.
+    async fn ask<B>(
+        &self,
+        target: &Target,
+        verb: Verb,
+        body: &B,
+        pin: &str,
+        call: &Call,
+        deadline: Instant,
+    ) -> Result<Reply, Error>
+    where
+        B: Message + for<'a> Serialize<HighSerializer<AlignedVec, ArenaHandle<'a>, Rancor>>,
+    {
+        let header = Header {
+            verb: verb as u16,
+            class: call.class as u8,
+            trace: call.trace,
+            caller: self.inner.config.caller.clone(),
+            version: pin.to_owned(),
+            ..Header::default()
+        };
+        ask::ask(&self.inner.pool, target, header, body, deadline).await
     }
 
     async fn topology(&self, call: &Call, deadline: Instant) -> Result<Arc<Topology>, Error> {

@@ -19,6 +19,7 @@
 //! # }
 //! ```
 
+mod ask;
 pub mod batch;
 #[cfg(feature = "cli")]
 #[doc(hidden)] // the binary's inside, public for it and for the tests alone
@@ -28,6 +29,7 @@ pub mod config;
 pub mod error;
 pub mod frame;
 pub mod object;
+pub mod peer;
 pub mod pixels;
 mod pool;
 pub mod quic;
@@ -46,6 +48,7 @@ pub use config::ClientConfig;
 pub use error::{Error, ErrorKind};
 pub use frame::{Tensor, TensorHead};
 pub use object::{ByteRange, ObjectId, Page, RouteKey, Span, Version};
+pub use peer::{Peeked, Peers};
 pub use ring::Ring;
 pub use spec::{DecodeSpec, ImageSpec, VideoSpec};
 pub use topology::Topology;

@@ -18,13 +18,55 @@ const CONNECTIONS_MAX: usize = crate::view::NODES_MAX;
 /// Longest wait for a handshake: past it the node is taken for lost, even if the request could wait longer.
 const CONNECT_MAX: Duration = Duration::from_secs(5);
 
+/// Whom a connection leads to.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Target {
+    /// The node's name; none for a seed, which is known by its address alone.
+    node: Option<String>,
+    address: String,
+}
+
+impl Target {
+    pub(crate) fn node(id: &str, address: &str) -> Self {
+        Self { node: Some(id.to_owned()), address: address.to_owned() }
+    }
+
+    pub(crate) fn seed(address: &str) -> Self {
+        Self { node: None, address: address.to_owned() }
+    }
+
+    /// For messages: the node's name, or where it is.
+    pub(crate) fn name(&self) -> &str {
+        self.node.as_deref().unwrap_or(&self.address)
+    }
+
+    /// What its certificate must be of, one of these.
+    fn names(&self, by: Naming) -> Vec<&str> {
+        match (&self.node, by) {
+            (None, _) => vec![host_of(&self.address)],
+            (Some(id), Naming::Id) => vec![id],
+            (Some(id), Naming::IdOrHost) => vec![id, host_of(&self.address)],
+        }
+    }
+}
+
+/// By what a node of the view is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Naming {
+    /// By its name alone: among nodes.
+    Id,
+    /// By its name, or by the host of its address: for a loader, whose operator may have made certificates of hosts.
+    IdOrHost,
+}
+
 /// Connections of one client. Everything ends with it.
 #[derive(Debug)]
 pub(crate) struct Pool {
     tls: TlsFiles,
+    naming: Naming,
     windows: Windows,
     endpoints: Mutex<Endpoints>,
-    slots: Mutex<HashMap<String, Arc<Slot>>>,
+    slots: Mutex<HashMap<Target, Arc<Slot>>>,
 }
 
 #[derive(Debug, Default)]
@@ -33,10 +75,12 @@ struct Endpoints {
     v6: Option<quinn::Endpoint>,
 }
 
-/// The connection to one address; the lock makes concurrent first requests share one handshake.
+/// The connection to one node; the lock makes concurrent first requests share one handshake.
 #[derive(Debug, Default)]
 struct Slot {
     connection: tokio::sync::Mutex<Option<quinn::Connection>>,
+    /// When it was last lost, or not to be had.
+    lost: Mutex<Option<Instant>>,
 }
 
 impl Slot {
@@ -47,61 +91,78 @@ impl Slot {
 }
 
 impl Pool {
-    pub(crate) fn new(tls: TlsFiles, memory: u64) -> Self {
+    pub(crate) fn new(tls: TlsFiles, naming: Naming, memory: u64) -> Self {
         let windows = Windows::client(memory);
-        Self { tls, windows, endpoints: Mutex::default(), slots: Mutex::default() }
+        Self { tls, naming, windows, endpoints: Mutex::default(), slots: Mutex::default() }
     }
 
-    /// A live connection to `address` (`host:port`).
-    pub(crate) async fn connection(&self, address: &str, deadline: Instant) -> Result<quinn::Connection, Error> {
-        let slot = self.slot(address)?;
+    /// A live connection to `target`.
+    pub(crate) async fn connection(&self, target: &Target, deadline: Instant) -> Result<quinn::Connection, Error> {
+        let slot = self.slot(target)?;
         let work = async {
             let mut held = slot.connection.lock().await;
             if let Some(connection) = held.as_ref().filter(|c| c.close_reason().is_none()) {
                 return Ok(connection.clone());
             }
-            let connection = self.connect(address).await?;
+            let connection = self.connect(target).await?;
             *held = Some(connection.clone());
             Ok(connection)
         };
         let deadline = deadline.min(Instant::now() + CONNECT_MAX);
-        timeout_at(deadline, work).await.unwrap_or_else(|_| Err(unavailable(format!("no answer from {address}"))))
+        timeout_at(deadline, work).await.unwrap_or_else(|_| Err(unavailable(format!("no answer from {}", target.address))))
     }
 
-    fn slot(&self, address: &str) -> Result<Arc<Slot>, Error> {
+    /// `target` was lost just now.
+    pub(crate) fn lost(&self, target: &Target) {
+        if let Some(slot) = self.slots.lock().get(target) {
+            *slot.lost.lock() = Some(Instant::now());
+        }
+    }
+
+    /// Whether `target` was lost within `past`.
+    pub(crate) fn was_lost(&self, target: &Target, past: Duration) -> bool {
+        let slots = self.slots.lock();
+        let lost = slots.get(target).and_then(|slot| *slot.lost.lock());
+        lost.is_some_and(|lost| lost.elapsed() < past)
+    }
+
+    fn slot(&self, target: &Target) -> Result<Arc<Slot>, Error> {
         let mut slots = self.slots.lock();
-        if slots.len() >= CONNECTIONS_MAX && !slots.contains_key(address) {
+        if slots.len() >= CONNECTIONS_MAX && !slots.contains_key(target) {
             // Of nodes that came and went, only the living matter.
             slots.retain(|_, slot| slot.is_live());
         }
-        if slots.len() >= CONNECTIONS_MAX && !slots.contains_key(address) {
+        if slots.len() >= CONNECTIONS_MAX && !slots.contains_key(target) {
             return Err(unavailable(format!("more than {CONNECTIONS_MAX} nodes")));
         }
-        Ok(slots.entry(address.to_owned()).or_default().clone())
+        Ok(slots.entry(target.clone()).or_default().clone())
     }
 
-    async fn connect(&self, address: &str) -> Result<quinn::Connection, Error> {
+    async fn connect(&self, target: &Target) -> Result<quinn::Connection, Error> {
+        let address = &target.address;
         let host = host_of(address);
-        let mut config = tls::client(&self.tls, host)?;
+        let mut config = tls::client_for(&self.tls, host, &target.names(self.naming))?;
         config.transport_config(Arc::new(quic::transport(self.windows, Some(quic::KEEP_ALIVE))));
         let found = tokio::net::lookup_host(address).await;
-        let targets: Vec<SocketAddr> = found.map_err(|e| unavailable(format!("cannot resolve {address}: {e}")))?.collect();
+        let places: Vec<SocketAddr> = found.map_err(|e| unavailable(format!("cannot resolve {address}: {e}")))?.collect();
         let mut last = unavailable(format!("{address} resolves to no address"));
-        let each = CONNECT_MAX / targets.len().max(1) as u32;
-        for target in targets {
-            last = match timeout(each, self.handshake(target, host, config.clone())).await {
+        let each = CONNECT_MAX / u32::try_from(places.len().max(1)).unwrap_or(u32::MAX);
+        for place in places {
+            last = match timeout(each, self.handshake(place, host, config.clone())).await {
                 Ok(Ok(connection)) => return Ok(connection),
+                // At the address of a node that was there may be another by now: that one is wrong, not the trust.
+                Ok(Err(error)) if target.node.is_some() => Error { kind: ErrorKind::Unavailable, ..error },
                 Ok(Err(error)) => error,
-                Err(_) => unavailable(format!("no answer from {target}")),
+                Err(_) => unavailable(format!("no answer from {place}")),
             };
         }
         Err(last)
     }
 
-    async fn handshake(&self, target: SocketAddr, host: &str, config: quinn::ClientConfig) -> Result<quinn::Connection, Error> {
-        let connecting = self.endpoint(target)?.connect_with(config, target, host);
-        let connecting = connecting.map_err(|e| unavailable(format!("cannot connect to {target}: {e}")))?;
-        connecting.await.map_err(|error| refused(target, &error))
+    async fn handshake(&self, place: SocketAddr, host: &str, config: quinn::ClientConfig) -> Result<quinn::Connection, Error> {
+        let connecting = self.endpoint(place)?.connect_with(config, place, host);
+        let connecting = connecting.map_err(|e| unavailable(format!("cannot connect to {place}: {e}")))?;
+        connecting.await.map_err(|error| refused(place, &error))
     }
 
     fn endpoint(&self, target: SocketAddr) -> Result<quinn::Endpoint, Error> {

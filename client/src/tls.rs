@@ -1,6 +1,12 @@
 //! Whom to trust. TLS 1.3 always, and verification is never switched off: a client trusts the CA it was given, or, on a loopback
 //! address alone, the one that a local node wrote into the user's state folder.
+//!
+//! A seed is known by its address alone, so that its certificate must be of that host. A node of a view is known by its name, whose
+//! certificate it must show wherever it is: addresses are given to others, names are not.
 
+mod names;
+
+use std::fmt;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,10 +22,28 @@ use crate::wire::ALPN;
 pub struct TlsFiles {
     /// Certificates that may sign a node's.
     pub ca: Option<PathBuf>,
+    /// The same in memory; goes before `ca`.
+    pub roots: Option<Arc<[CertificateDer<'static>]>>,
     /// Own certificate chain, for mutual TLS.
     pub cert: Option<PathBuf>,
     /// Its key.
     pub key: Option<PathBuf>,
+    /// Own chain and key in memory; goes before `cert` and `key`.
+    pub own: Option<Arc<Own>>,
+}
+
+/// A certificate chain and its key, in memory.
+pub struct Own {
+    /// The own certificate first, then those that lead to the CA.
+    pub chain: Vec<CertificateDer<'static>>,
+    /// The own certificate's key.
+    pub key: PrivateKeyDer<'static>,
+}
+
+impl fmt::Debug for Own {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Own").field("certificates", &self.chain.len()).finish_non_exhaustive()
+    }
 }
 
 /// Cipher suites with AES-128-GCM first: on every processor with AES instructions it costs half of ChaCha20, and QUIC's first
@@ -39,43 +63,62 @@ pub fn local_ca() -> Option<PathBuf> {
     Some(state.join("framecache/ca.pem"))
 }
 
-/// The configuration for connections to `host` (a name or an IP address, without port).
+/// The configuration for connections to `host` (a name or an IP address, without port), whose certificate must be of that host.
 pub fn client(files: &TlsFiles, host: &str) -> Result<quinn::ClientConfig, Error> {
+    client_for(files, host, &[host])
+}
+
+/// The same, where the certificate must be of one of `names`.
+pub(crate) fn client_for(files: &TlsFiles, host: &str, names: &[&str]) -> Result<quinn::ClientConfig, Error> {
     let mut roots = rustls::RootCertStore::empty();
-    for certificate in certificates(&authority(files, host)?)? {
+    for certificate in authorities(files, host)?.iter() {
         roots
-            .add(certificate)
+            .add(certificate.clone())
             .map_err(|error| invalid(format!("the CA file holds a certificate that is not usable: {error}")))?;
     }
+    let verifier = names::Verifier::new(roots, names).map_err(invalid)?;
     let builder = rustls::ClientConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&rustls::version::TLS13])
         .map_err(|error| invalid(error.to_string()))?
-        .with_root_certificates(roots);
-    let mut tls = match (&files.cert, &files.key) {
-        (None, None) => builder.with_no_client_auth(),
-        (Some(cert), Some(key)) => builder
-            .with_client_auth_cert(certificates(cert)?, private_key(key)?)
-            .map_err(|error| invalid(format!("own certificate and key do not fit: {error}")))?,
+        // rustls's word for any verifier that is not its own; this one asks its own for each name.
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(verifier));
+    let own = match (&files.own, &files.cert, &files.key) {
+        (Some(own), ..) => Some((own.chain.clone(), own.key.clone_key())),
+        (None, None, None) => None,
+        (None, Some(cert), Some(key)) => Some((certificates(cert)?, private_key(key)?)),
         _ => return Err(invalid("give both a certificate and its key, or neither".into())),
     };
+    let mut tls = match own {
+        None => builder.with_no_client_auth(),
+        Some((chain, key)) => builder
+            .with_client_auth_cert(chain, key)
+            .map_err(|error| invalid(format!("own certificate and key do not fit: {error}")))?,
+    };
+    // A configuration serves one connection, and each one is verified anew.
+    tls.resumption = rustls::client::Resumption::disabled();
     tls.alpn_protocols = vec![ALPN[0].to_vec()];
     let crypto = quinn::crypto::rustls::QuicClientConfig::try_from(tls).map_err(|error| invalid(error.to_string()))?;
     Ok(quinn::ClientConfig::new(Arc::new(crypto)))
 }
 
-/// The CA file for `host`: the given one, else for loopback the local one.
-fn authority(files: &TlsFiles, host: &str) -> Result<PathBuf, Error> {
+/// Whom to trust for `host`: the given ones, else for loopback the local one.
+fn authorities(files: &TlsFiles, host: &str) -> Result<Arc<[CertificateDer<'static>]>, Error> {
+    if let Some(roots) = &files.roots {
+        return Ok(roots.clone());
+    }
     if let Some(ca) = &files.ca {
-        return Ok(ca.clone());
+        return Ok(certificates(ca)?.into());
     }
     if !is_loopback(host) {
         return Err(invalid(format!("no CA given for {host}: set ca= (or FRAMECACHE_CA) to the cluster's ca.pem")));
     }
-    local_ca().filter(|path| path.exists()).ok_or_else(|| {
+    let local = local_ca().filter(|path| path.exists()).ok_or_else(|| {
         invalid(
             "no CA given, and no local node has written one: start `framecache-node dev`, or set ca= (or FRAMECACHE_CA)".into(),
         )
-    })
+    })?;
+    Ok(certificates(&local)?.into())
 }
 
 /// Whether `host` can only be this machine.
@@ -124,5 +167,13 @@ mod tests {
         let error = client(&TlsFiles::default(), "cache.example.org").expect_err("refused");
         assert!(error.to_string().contains("no CA given"), "{error}");
         assert!(is_loopback("127.0.0.2") && is_loopback("::1") && !is_loopback("127.0.0.1.example.org"));
+    }
+
+    /// Promise: no log shows a key.
+    #[test]
+    fn keys_are_not_shown() {
+        let key = PrivateKeyDer::Pkcs8(vec![77; 4].into());
+        let text = format!("{:?}", TlsFiles { own: Some(Arc::new(Own { chain: Vec::new(), key })), ..TlsFiles::default() });
+        assert!(text.contains("certificates: 0") && !text.contains("77"), "{text}");
     }
 }

@@ -2,9 +2,9 @@
 
 use tokio::time::Instant;
 
-use super::ask::Reply;
 use super::tries::{Tries, until_answered};
 use super::{Call, Client, Target};
+use crate::ask::Reply;
 use crate::error::{Error, ErrorKind};
 use crate::object::{ObjectId, RouteKey, Version, unescaped};
 use crate::pool::host_of;
@@ -91,7 +91,7 @@ impl Client {
         let ask = |tries: Tries| async move {
             let target = tries.target(self, call, deadline).await?;
             let page: ListPayload = self.ask(&target, Verb::List, body, "", call, deadline).await?.control().await?;
-            check_order(&page, &body.after).map_err(|error| error.from_node(&target.id, tries.attempt))?;
+            check_order(&page, &body.after).map_err(|error| error.from_node(target.name(), tries.attempt))?;
             Ok(page)
         };
         let page = until_answered(self, RouteKey::object(&any), deadline, ask).await?;
@@ -115,7 +115,7 @@ impl Client {
             let target = tries.target(self, call, deadline).await?;
             let mut reply = self.ask(&target, Verb::Stat, body, "", call, deadline).await?;
             let item = reply.next().await?.ok_or_else(|| Error::new(ErrorKind::Unavailable, "the reply is empty"))?;
-            ObjectFacts::receive(&item, &mut reply).await.map_err(|error| error.from_node(&target.id, tries.attempt))
+            ObjectFacts::receive(&item, &mut reply).await.map_err(|error| error.from_node(target.name(), tries.attempt))
         };
         until_answered(self, RouteKey::picture(id), deadline, ask).await.map_err(|error| error.about(id))
     }
@@ -140,7 +140,7 @@ impl Client {
     /// # Errors
     /// `Unavailable`, `Timeout`, `Denied`.
     pub async fn node_status(&self, node: &NodeRow, call: &Call) -> Result<Vec<(String, String)>, Error> {
-        let target = Target { id: node.id.clone(), address: node.quic.clone() };
+        let target = Target::node(&node.id, &node.quic);
         let body = ExplainBody { uri: String::new(), spec: String::new() };
         let deadline = self.deadline(call);
         let payload: ExplainPayload = self.ask(&target, Verb::Explain, &body, "", call, deadline).await?.control().await?;
@@ -149,7 +149,7 @@ impl Client {
 
     /// The view that the node at `seed` has.
     pub(super) async fn view_from(&self, seed: &str, call: &Call, deadline: Instant) -> Result<View, Error> {
-        let target = Target { id: seed.to_owned(), address: seed.to_owned() };
+        let target = Target::seed(seed);
         let mut reply = self.ask(&target, Verb::View, &ViewBody { known: 0 }, "", call, deadline).await?;
         let payload: ViewPayload = reply.control().await?;
         let mut view = View::default();

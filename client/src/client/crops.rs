@@ -90,7 +90,9 @@ impl Client {
             let Some(&Want { index, .. }) = wants.get(item.index as usize) else { break };
             match ObjectFacts::receive(&item, &mut reply).await {
                 Ok(facts) => told.push((index, Ok(facts))),
-                Err(error) if error.kind.is_final() => told.push((index, Err(error.from_node(&target.id, 1).about(&ids[index])))),
+                Err(error) if error.kind.is_final() => {
+                    told.push((index, Err(error.from_node(target.name(), 1).about(&ids[index]))))
+                }
                 Err(_) if item.payload_bytes == 0 => {}
                 Err(_) => break,
             }

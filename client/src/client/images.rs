@@ -7,9 +7,9 @@ use futures::future::{BoxFuture, FutureExt};
 use futures::stream::{FuturesUnordered, StreamExt};
 use tokio::time::{Instant, sleep};
 
-use super::ask::Reply;
 use super::tries::Tries;
 use super::{Call, Client, Target};
+use crate::ask::Reply;
 use crate::batch::Batch;
 use crate::error::{Error, ErrorKind};
 use crate::frame::{Layout, TensorHead};
@@ -193,7 +193,7 @@ impl Ask<'_> {
             self.client.doubt_topology();
         }
         let Answers { open, done, mut failed } = answers;
-        failed.extend(open.into_values().map(|want| (want, error.clone().from_node(&target.id, want.tries.attempt))));
+        failed.extend(open.into_values().map(|want| (want, error.clone().from_node(target.name(), want.tries.attempt))));
         Event::Answered { done, failed }
     }
 
@@ -208,9 +208,9 @@ impl Ask<'_> {
             answers.open.remove(&index);
             match outcome {
                 Taken::Picture(version) => answers.done.push((index, version)),
-                Taken::Failed(error) => answers.failed.push((want, error.from_node(&target.id, want.tries.attempt))),
+                Taken::Failed(error) => answers.failed.push((want, error.from_node(target.name(), want.tries.attempt))),
                 Taken::Broken(error) => {
-                    answers.failed.push((want, error.clone().from_node(&target.id, want.tries.attempt)));
+                    answers.failed.push((want, error.clone().from_node(target.name(), want.tries.attempt)));
                     return Err(error);
                 }
             }
@@ -357,7 +357,7 @@ mod tests {
         let mut groups = Groups::default();
         for (index, slot) in slots.iter().enumerate() {
             let want = Want { index, tries: Tries::new(slot.spec.route(slot.id)) };
-            groups.add(Target { id: "n".into(), address: "a:1".into() }, want, ask_bytes(slot.id));
+            groups.add(Target::node("n", "a:1"), want, ask_bytes(slot.id));
         }
         let mut asked = 0;
         for (_, wants) in groups.made {

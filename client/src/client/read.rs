@@ -78,7 +78,7 @@ impl Client {
         let mut at = first.start();
         while let Some(item) = reply.next().await? {
             if let Some(error) = Error::from_item(&item) {
-                return Err(error.from_node(&target.id, tries.attempt));
+                return Err(error.from_node(target.name(), tries.attempt));
             }
             if facts.is_none() {
                 let version = Version::new(&item.version).map_err(|e| protocol(e.to_string()))?;
@@ -106,7 +106,7 @@ impl Client {
         }
         match facts {
             Some(facts) if at == first.clamp(facts.size).end().max(first.start()) => Ok(facts),
-            _ => Err(Error::new(ErrorKind::Unavailable, "the reply ended early").from_node(&target.id, tries.attempt)),
+            _ => Err(Error::new(ErrorKind::Unavailable, "the reply ended early").from_node(target.name(), tries.attempt)),
         }
     }
 
@@ -175,7 +175,7 @@ impl Client {
         let mut reply = self.ask(&target, Verb::Read, &body, version.as_str(), call, deadline).await?;
         while let Some(item) = reply.next().await? {
             if let Some(error) = Error::from_item(&item) {
-                return Err(error.from_node(&target.id, tries.attempt));
+                return Err(error.from_node(target.name(), tries.attempt));
             }
             if item.version != version.as_str() {
                 return Err(protocol(format!("version {} where {version} was pinned", item.version)));
@@ -190,7 +190,7 @@ impl Client {
         }
         match *got == into.len() {
             true => Ok(()),
-            false => Err(Error::new(ErrorKind::Unavailable, "the reply ended early").from_node(&target.id, tries.attempt)),
+            false => Err(Error::new(ErrorKind::Unavailable, "the reply ended early").from_node(target.name(), tries.attempt)),
         }
     }
 }

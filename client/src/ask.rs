@@ -9,60 +9,42 @@ use rkyv::util::AlignedVec;
 use rkyv::{Deserialize, Serialize};
 use tokio::time::{Instant, timeout_at};
 
-use super::{Call, Client, Target};
 use crate::error::{Error, ErrorKind};
+use crate::pool::{Pool, Target};
 use crate::wire::codec::{self, Message};
 use crate::wire::stream::{self, SendBytes, StreamError};
-use crate::wire::{CONTROL_BYTES_MAX, Header, ItemHead, Verb};
+use crate::wire::{CONTROL_BYTES_MAX, Header, ItemHead};
 
 /// The items of one request, as they come. Dropped early, it tells the node to stop.
-pub(super) struct Reply {
+pub(crate) struct Reply {
     node: String,
     stream: quinn::RecvStream,
     deadline: Instant,
 }
 
-impl Client {
-    /// Sends a request. `pin` is the version that the logical read is pinned to.
-    pub(super) async fn ask<B>(
-        &self,
-        target: &Target,
-        verb: Verb,
-        body: &B,
-        pin: &str,
-        call: &Call,
-        deadline: Instant,
-    ) -> Result<Reply, Error>
-    where
-        B: Message + for<'a> Serialize<HighSerializer<AlignedVec, ArenaHandle<'a>, Rancor>>,
-    {
-        let left = deadline.saturating_duration_since(Instant::now());
-        let header = Header {
-            verb: verb as u16,
-            class: call.class as u8,
-            deadline_ms_left: u32::try_from(left.as_millis()).unwrap_or(u32::MAX),
-            trace: call.trace,
-            caller: self.inner.config.caller.clone(),
-            version: pin.to_owned(),
-            ..Header::default()
-        };
-        let encoded = codec::encode(&header).and_then(|header| Ok([header.into(), codec::encode(body)?.into()]));
-        let mut parts: [Bytes; 2] = encoded.map_err(|e| Error::new(ErrorKind::Invalid, e.to_string()))?;
-        let connection = self.inner.pool.connection(&target.address, deadline).await?;
-        let sent = async {
-            let (mut send, stream) = connection.open_bi().await.map_err(lost)?;
-            send.send_bytes(&mut parts).await.map_err(lost)?;
-            let _ = send.finish();
-            Ok(stream)
-        };
-        let stream = timeout_at(deadline, sent).await.unwrap_or_else(|_| Err(late()))?;
-        Ok(Reply { node: target.id.clone(), stream, deadline })
-    }
+/// Sends a request to `target`. The header's deadline is set here.
+pub(crate) async fn ask<B>(pool: &Pool, target: &Target, header: Header, body: &B, deadline: Instant) -> Result<Reply, Error>
+where
+    B: Message + for<'a> Serialize<HighSerializer<AlignedVec, ArenaHandle<'a>, Rancor>>,
+{
+    let left = deadline.saturating_duration_since(Instant::now());
+    let header = Header { deadline_ms_left: u32::try_from(left.as_millis()).unwrap_or(u32::MAX), ..header };
+    let encoded = codec::encode(&header).and_then(|header| Ok([header.into(), codec::encode(body)?.into()]));
+    let mut parts: [Bytes; 2] = encoded.map_err(|e| Error::new(ErrorKind::Invalid, e.to_string()))?;
+    let connection = pool.connection(target, deadline).await?;
+    let sent = async {
+        let (mut send, stream) = connection.open_bi().await.map_err(lost)?;
+        send.send_bytes(&mut parts).await.map_err(lost)?;
+        let _ = send.finish();
+        Ok(stream)
+    };
+    let stream = timeout_at(deadline, sent).await.unwrap_or_else(|_| Err(late()))?;
+    Ok(Reply { node: target.name().to_owned(), stream, deadline })
 }
 
 impl Reply {
     /// The next item's head; `None` after the last.
-    pub(super) async fn next(&mut self) -> Result<Option<ItemHead>, Error> {
+    pub(crate) async fn next(&mut self) -> Result<Option<ItemHead>, Error> {
         let item = timeout_at(self.deadline, stream::receive_or_end::<ItemHead, _>(&mut self.stream));
         match item.await {
             Err(_) => Err(late()),
@@ -73,13 +55,20 @@ impl Reply {
     }
 
     /// The payload of the item whose head came last, all of it.
-    pub(super) async fn payload(&mut self, into: &mut [u8]) -> Result<(), Error> {
+    pub(crate) async fn payload(&mut self, into: &mut [u8]) -> Result<(), Error> {
         let read = timeout_at(self.deadline, self.stream.read_exact(into)).await;
         read.map_err(|_| late())?.map_err(lost)
     }
 
+    /// The payload of `item`, whose length the caller has found to be within its bounds.
+    pub(crate) async fn bytes(&mut self, item: &ItemHead) -> Result<Bytes, Error> {
+        let mut bytes = vec![0; item.payload_bytes as usize];
+        self.payload(&mut bytes).await?;
+        Ok(bytes.into())
+    }
+
     /// Passes over the payload of `item`.
-    pub(super) async fn pass(&mut self, item: &ItemHead) -> Result<(), Error> {
+    pub(crate) async fn pass(&mut self, item: &ItemHead) -> Result<(), Error> {
         let mut left = item.payload_bytes as usize;
         let mut scrap = [0; 4096];
         while left > 0 {
@@ -91,7 +80,7 @@ impl Reply {
     }
 
     /// The only item of a control verb, whose payload is a message.
-    pub(super) async fn control<T>(&mut self) -> Result<T, Error>
+    pub(crate) async fn control<T>(&mut self) -> Result<T, Error>
     where
         T: Message,
         T::Archived: for<'a> CheckBytes<HighValidator<'a, Rancor>> + Deserialize<T, HighDeserializer<Rancor>>,
@@ -104,7 +93,7 @@ impl Reply {
     }
 
     /// The payload of `item` as a message.
-    pub(super) async fn message<T>(&mut self, item: &ItemHead) -> Result<T, Error>
+    pub(crate) async fn message<T>(&mut self, item: &ItemHead) -> Result<T, Error>
     where
         T: Message,
         T::Archived: for<'a> CheckBytes<HighValidator<'a, Rancor>> + Deserialize<T, HighDeserializer<Rancor>>,
