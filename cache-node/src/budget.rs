@@ -24,24 +24,48 @@ use tokio::time::Instant;
 use crate::config::{Size, is_key};
 use policy::{Answer, Ask, Pace};
 
-/// Who asks: the verb, deepest first.
+/// Who asks, deepest first: what holds bytes of a level waits for deeper ones alone, on this node and on others.
+///
+/// Of a frame that this node does not serve: `Frames` waits for `Forward`, which waits for `Relay` of the node that serves it. There that
+/// waits for `Decode`, or for `Delegate`, which waits for `Decode` of a third. Its bytes come by `Fetch`, which waits for `Lend` of the node
+/// that serves them; that waits for `Fill`, and `Fill` for `Peek` of whoever may hold them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Level {
     /// What is held, for another node.
     Peek,
-    /// What comes from the origin, or from another node.
+    /// Raw bytes from the origin, or from a node that holds them.
     Fill,
-    /// Raw bytes for another node, which waits for them with a `Read` or a `Decode` of its own.
+    /// Raw bytes for another node.
     Lend,
+    /// Raw bytes from the node that serves them.
+    Fetch,
+    /// Raw bytes for a client.
     Read,
+    /// What decoders take, and make.
     Decode,
-    /// Frames for another node, which waits for them with `Frames` of its own.
+    /// Frames that another node decodes for this one.
+    Delegate,
+    /// Frames for another node.
     Relay,
+    /// Frames from the node that serves them.
+    Forward,
+    /// Frames for a client.
     Frames,
 }
 
 impl Level {
-    pub const ALL: [Level; 7] = [Level::Peek, Level::Fill, Level::Lend, Level::Read, Level::Decode, Level::Relay, Level::Frames];
+    pub const ALL: [Level; 10] = [
+        Level::Peek,
+        Level::Fill,
+        Level::Lend,
+        Level::Fetch,
+        Level::Read,
+        Level::Decode,
+        Level::Delegate,
+        Level::Relay,
+        Level::Forward,
+        Level::Frames,
+    ];
 
     /// The level as a metric label.
     pub fn name(self) -> &'static str {
@@ -49,9 +73,12 @@ impl Level {
             Level::Peek => "peek",
             Level::Fill => "fill",
             Level::Lend => "lend",
+            Level::Fetch => "fetch",
             Level::Read => "read",
             Level::Decode => "decode",
+            Level::Delegate => "delegate",
             Level::Relay => "relay",
+            Level::Forward => "forward",
             Level::Frames => "frames",
         }
     }

@@ -9,7 +9,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use framecache::tls;
+use framecache::tls::{self, Own, TlsFiles};
 use rcgen::{BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose};
 use rustls::RootCertStore;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName};
@@ -92,9 +92,10 @@ impl Identity {
             .map_err(wrong)
     }
 
-    /// The certificate chain and its key, for what this node asks of others.
-    pub fn own(&self) -> (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>) {
-        (self.chain.clone(), self.key.clone_key())
+    /// What this node shows and trusts where it asks others.
+    pub fn peer_tls(&self) -> TlsFiles {
+        let own = Own { chain: self.chain.clone(), key: self.key.clone_key() };
+        TlsFiles { ca: Some(self.ca.clone()), own: Some(Arc::new(own)), ..TlsFiles::default() }
     }
 
     /// Whether the certificate carries that node's name, as the others want to see it.

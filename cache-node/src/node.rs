@@ -8,6 +8,7 @@ use std::time::{Duration, Instant as StdInstant, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
 use framecache::View;
+use framecache::peer::Peers as Links;
 use framecache::wire::NodeRow;
 use tokio::net::TcpListener;
 use tokio::time::Instant;
@@ -17,7 +18,7 @@ use tokio_util::task::TaskTracker;
 use crate::auth::Policy;
 use crate::budget::{Budget, BudgetLines, Level};
 use crate::cache::{AdmissionMode, CacheSettings, FoyerStore, Freshness, Store};
-use crate::cluster::{Alone, Members};
+use crate::cluster::{Linked, Members};
 use crate::config::{self, AuthPolicy, Config};
 use crate::decode::{Decoder, Limits, PoolSettings, WorkerPool};
 use crate::identity::Identity;
@@ -33,6 +34,9 @@ const PROCESS_BYTES: u64 = 64 << 20;
 
 /// Memory of connections: QUIC state and receive windows of those that are active at once.
 const TRANSPORT_BYTES: u64 = 64 << 20;
+
+/// What one connection to another node may hold of replies that are not read yet: several pages, or a frame of training size many times.
+const PEER_BYTES: u64 = 16 << 20;
 
 /// Memory of requests: one in 32 bytes. A batch of 64 addresses takes 24 KiB, so that a node of 64 GiB has room for 80,000 of them at
 /// once, and the smallest one for the largest request twice.
@@ -58,6 +62,7 @@ pub struct Node {
     pub ca: PathBuf,
     row: NodeRow,
     members: Arc<Members>,
+    links: Arc<Links>,
     service: Arc<Service>,
     reader: Arc<Reader>,
     store: Arc<FoyerStore>,
@@ -103,24 +108,25 @@ impl Node {
         let origin = origin.unwrap_or_else(|| s3.clone());
         let store = Arc::new(FoyerStore::open(cache).await?);
         let pool = Arc::new(WorkerPool::start(pool).await?);
+        let ca = identity.ca.clone();
+        let endpoint = framecache::quic::endpoint(quic, Some(serve::quic::server_config(identity.server_tls()?)?))?;
+        let quic = endpoint.local_addr()?;
+        let row = row(&config, quic);
+        let members = Arc::new(Members::new(&config.node.id, alone(&row)));
+        let links = Arc::new(Links::new(&config.node.id, identity.peer_tls(), PEER_BYTES)?);
         let reader = Reader::new(ReaderParts {
             origin,
             store: store.clone() as Arc<dyn Store>,
             decoder: pool.clone() as Arc<dyn Decoder>,
-            peers: Arc::new(Alone),
+            peers: Arc::new(Linked::new(links.clone(), members.clone())),
             budget: budget.clone(),
             freshness: config.buckets.iter().map(|bucket| (bucket.name.clone(), freshness(bucket))).collect::<HashMap<_, _>>(),
             limits: Limits { pixels_max: config.decode.pixels_max },
             tasks: tasks.clone(),
         });
 
-        let ca = identity.ca.clone();
-        let endpoint = framecache::quic::endpoint(quic, Some(serve::quic::server_config(identity.server_tls()?)?))?;
-        let quic = endpoint.local_addr()?;
-        let row = row(&config, quic);
         let metrics = RequestMetrics::new(&registry);
         let about = about(&config, quic, store.clone(), pool.clone(), reader.clone(), budget.clone(), s3.clone());
-        let members = Arc::new(Members::new(&config.node.id, alone(&row)));
         let service = Service::new(ServiceParts {
             reader: reader.clone(),
             policy: policy(&config)?,
@@ -161,6 +167,7 @@ impl Node {
             ca,
             row,
             members,
+            links,
             service,
             reader,
             store,
@@ -205,6 +212,7 @@ impl Node {
         self.service.leave();
         self.service.drain(Instant::now() + self.drain).await;
         self.stop.cancel();
+        self.links.close().await;
         self.endpoint.close(framecache::wire::code::LEAVING.into(), b"node ends");
         let _ = tokio::time::timeout(Duration::from_secs(1), self.endpoint.wait_idle()).await;
         self.tasks.close();
@@ -267,15 +275,18 @@ fn budget_lines(config: &Config, cache: &CacheSettings, pool: &PoolSettings) -> 
             "pictures of more than {pixels} pixels may be refused as too large: a higher node.memory_limit takes them"
         );
     }
-    // Frames for other nodes are mostly small; a large one takes what is shared.
-    let relay = frames / 4;
+    // Frames between nodes are mostly small; a large one takes what is shared.
+    let among = frames / 4;
     let levels = [
         (Level::Peek, 4 << 20),
         (Level::Fill, 4 << 20),
         (Level::Lend, 4 << 20),
+        (Level::Fetch, 4 << 20),
         (Level::Read, 8 << 20),
         (Level::Decode, decode),
-        (Level::Relay, relay),
+        (Level::Delegate, among),
+        (Level::Relay, among),
+        (Level::Forward, among),
         (Level::Frames, frames),
     ];
     let mut floors = [0; Level::ALL.len()];

@@ -96,7 +96,7 @@ impl Cluster {
         let mut nodes = Vec::new();
         for index in 0..n {
             let config = config(index, origin.addr(), state.path(), &options);
-            let names = ["127.0.0.1".to_owned(), "localhost".to_owned()];
+            let names = ["127.0.0.1".to_owned(), "localhost".to_owned(), format!("node-{index}")];
             let identity = Identity::signed(&names, &ca).expect("identity");
             let setup = Setup { config, identity, program: worker(state.path(), options.worker), origin: None };
             nodes.push(Node::start(setup).await.expect("node starts"));

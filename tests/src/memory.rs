@@ -130,7 +130,7 @@ impl World {
         let store = Arc::new(FickleStore::new(climate.clone(), dice.fork()));
         let decoder = Arc::new(ScriptedDecoder::new(climate.clone(), dice.fork()));
         let [read, decode, frames, shared] = climate.memory;
-        let floors = [1 << 20, 2 << 20, 1 << 20, read, decode, 1 << 20, frames];
+        let floors = [1 << 20, 2 << 20, 1 << 20, 1 << 20, read, decode, 1 << 20, 1 << 20, 1 << 20, frames];
         let total = floors.iter().sum::<u64>() + shared;
         let budget = Budget::new(BudgetLines { total, fixed: Vec::new(), floors }).expect("budget");
         let tasks = TaskTracker::new();

@@ -18,7 +18,7 @@ fn floors(of: [u64; 4]) -> [u64; Level::ALL.len()] {
 
 /// 100 bytes of floors (10, 20, 30, 40), 100 of others, `shared` for all.
 fn budget(shared: u64) -> Arc<Budget> {
-    let lines = BudgetLines { total: 200 + shared, fixed: vec![("cache.raw_ram", 97)], floors: floors([10, 20, 30, 40]) };
+    let lines = BudgetLines { total: 200 + shared, fixed: vec![("cache.raw_ram", 94)], floors: floors([10, 20, 30, 40]) };
     Budget::new(lines).expect("fits")
 }
 
@@ -36,7 +36,7 @@ fn lines_that_do_not_fit_name_the_key() {
     let lines = BudgetLines {
         total: 1 << 30,
         fixed: vec![("disk buffers", 400 << 20), ("decode.workers", 200 << 20), ("cache.raw_ram", 400 << 20)],
-        floors: floors([16 << 20, 16 << 20, 32 << 20, (64 << 20) - 3]),
+        floors: floors([16 << 20, 16 << 20, 32 << 20, (64 << 20) - 6]),
     };
     let said = Budget::new(lines.clone()).expect_err("too much").to_string();
     for part in ["`node.memory_limit` of 1GiB", "too small by 104MiB", "decode.workers 200MiB", "lower `cache.raw_ram`"] {

@@ -62,24 +62,28 @@ pub trait Peers: Send + Sync + 'static {
         deadline: Instant,
     ) -> Result<Lent, Error>;
 
-    /// A decoded frame, from the node that serves it.
+    /// A decoded frame of at most `most` bytes, from the node that serves it.
+    #[allow(clippy::too_many_arguments)] // what is asked, and within which bounds; a struct would only rename them
     async fn frame(
         &self,
         node: &NodeRow,
         id: &ObjectId,
         spec: &DecodeSpec,
         version: Option<&Version>,
+        most: u64,
         caller: &str,
         deadline: Instant,
     ) -> Result<Lent, Error>;
 
-    /// Frames of one object, decoded by `node`, which keeps nothing of them; in the order of `specs`.
+    /// Frames of one object, of at most `most` bytes each, decoded by `node`, which keeps nothing of them; in the order of `specs`.
+    #[allow(clippy::too_many_arguments)] // as in `frame`
     async fn decode(
         &self,
         node: &NodeRow,
         id: &ObjectId,
         version: &Version,
         specs: &[DecodeSpec],
+        most: u64,
         caller: &str,
         deadline: Instant,
     ) -> Result<Vec<Result<Lent, Error>>, Error>;
@@ -133,6 +137,7 @@ impl Peers for Alone {
         _: &ObjectId,
         _: &DecodeSpec,
         _: Option<&Version>,
+        _: u64,
         _: &str,
         _: Instant,
     ) -> Result<Lent, Error> {
@@ -145,6 +150,7 @@ impl Peers for Alone {
         _: &ObjectId,
         _: &Version,
         _: &[DecodeSpec],
+        _: u64,
         _: &str,
         _: Instant,
     ) -> Result<Vec<Result<Lent, Error>>, Error> {

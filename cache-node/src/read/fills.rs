@@ -120,7 +120,7 @@ impl Reader {
             What::Page(object, page, version) => (object, page.range(), Some(*page), version.as_ref()),
             What::Exact(object, range, version) => (object, *range, None, Some(version)),
         };
-        let _reservation = match self.budget.reserve(FILLS, range.len(), terms.deadline).await {
+        let _reservation = match self.budget.reserve(Level::Fetch, range.len(), terms.deadline).await {
             Ok(reservation) => reservation,
             Err(refused) => return There::Answer(Err(refused.into())),
         };

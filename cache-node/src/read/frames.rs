@@ -185,7 +185,12 @@ impl Reader {
     }
 
     async fn relay(&self, id: &ObjectId, spec: &DecodeSpec, version: Option<&Version>, terms: &Terms) -> There<Entry> {
-        let made = self.frame_from_server(id, spec, version, terms).await;
+        let most = fixed_bytes(spec).unwrap_or_else(|| self.guess_bytes());
+        let _reservation = match self.budget.reserve(Level::Forward, most, terms.deadline).await {
+            Ok(reservation) => reservation,
+            Err(refused) => return There::Answer(Err(refused.into())),
+        };
+        let made = self.frame_from_server(id, spec, version, most, terms).await;
         if let There::Answer(Ok(entry)) = &made {
             self.note_head(id, &entry.head);
             if terms.way == Way::Replica && !is_one_off(spec) {

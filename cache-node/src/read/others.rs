@@ -7,6 +7,7 @@ use framecache::wire::NodeRow;
 use framecache::{ByteRange, DecodeSpec, Error, ErrorKind, ObjectId, Page, RouteKey, Span, Tensor, Version};
 use tokio::time::Instant;
 
+use super::frames::fixed_bytes;
 use super::{ReadError, Reader, Terms, Way};
 use crate::cache::{Body, Entry, Freshness, Head, frames, pages};
 use crate::cluster::{Lent, Piece};
@@ -64,10 +65,15 @@ impl Reader {
         id: &ObjectId,
         spec: &DecodeSpec,
         version: Option<&Version>,
+        most: u64,
         terms: &Terms,
     ) -> Served<Entry> {
         let Some(server) = self.server(spec.route(id), terms) else { return Served::Nobody };
-        let lent = self.peers.frame(&server, id, spec, version, &terms.caller, terms.deadline).await;
+        let lent = self.peers.frame(&server, id, spec, version, most, &terms.caller, terms.deadline).await;
+        if lent.as_ref().is_err_and(|error| error.kind == ErrorKind::TooLarge) && fixed_bytes(spec).is_none() {
+            // More than was guessed: this node finds out by itself.
+            return Served::Nobody;
+        }
         match self.served(id, version, lent, terms) {
             Served::Nobody => Served::Nobody,
             Served::Answer(lent) => Served::Answer(lent.and_then(|lent| self.frame_of(lent).ok_or_else(not_a_frame))),
