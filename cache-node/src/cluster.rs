@@ -3,7 +3,9 @@
 mod linked;
 mod members;
 mod peers;
+mod placement;
 
 pub use linked::Linked;
 pub use members::Members;
 pub use peers::{Alone, Lent, Peers, Piece};
+pub use placement::{Load, Paces, Place, places};

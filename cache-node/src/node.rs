@@ -119,6 +119,7 @@ impl Node {
             store: store.clone() as Arc<dyn Store>,
             decoder: pool.clone() as Arc<dyn Decoder>,
             peers: Arc::new(Linked::new(links.clone(), members.clone())),
+            decodes: config.node.roles.contains(&config::Role::Decode),
             budget: budget.clone(),
             freshness: config.buckets.iter().map(|bucket| (bucket.name.clone(), freshness(bucket))).collect::<HashMap<_, _>>(),
             limits: Limits { pixels_max: config.decode.pixels_max },

@@ -38,7 +38,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::budget::{Budget, Level, Refused, Reservation};
 use crate::cache::{Entry, EntryKey, Freshness, Head, Heads, Store, pages};
-use crate::cluster::Peers;
+use crate::cluster::{Paces, Peers};
 use crate::decode::{DecodeError, Decoder, Limits, SourceError};
 use crate::origin::{Origin, OriginError};
 use fills::{Fill, FillResult};
@@ -72,6 +72,9 @@ pub struct Reader {
     /// A turn for each core: cutting is all work and no waiting.
     cuts: Arc<Semaphore>,
     counts: ReadCounts,
+    /// Whether this node decodes, if others can.
+    decodes: bool,
+    paces: Paces,
 }
 
 /// The faces and settings of a [`Reader`].
@@ -84,6 +87,8 @@ pub struct ReaderParts {
     pub decoder: Arc<dyn Decoder>,
     /// The other nodes.
     pub peers: Arc<dyn Peers>,
+    /// Whether this node has the role of a decoder: without it, it decodes only what nobody else can.
+    pub decodes: bool,
     /// Memory.
     pub budget: Arc<Budget>,
     /// How long a head holds, by bucket. A bucket that is not here is [`Freshness::Immutable`].
@@ -259,7 +264,7 @@ pub enum ReadError {
 impl Reader {
     /// A reader over `parts`.
     pub fn new(parts: ReaderParts) -> Arc<Self> {
-        let ReaderParts { origin, store, decoder, peers, budget, freshness, limits, tasks } = parts;
+        let ReaderParts { origin, store, decoder, peers, decodes, budget, freshness, limits, tasks } = parts;
         let (fills, units) = (Flights::new(tasks.clone()), Flights::new(tasks.clone()));
         let cuts = Arc::new(Semaphore::new(std::thread::available_parallelism().map_or(1, Into::into)));
         let (heads, outdated) = (Heads::default(), Heads::within(OUTDATED_BYTES));
@@ -280,6 +285,8 @@ impl Reader {
             units,
             cuts,
             counts,
+            decodes,
+            paces: Paces::default(),
         })
     }
 

@@ -10,7 +10,7 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::object::RouteKey;
 use crate::ring::Ring;
-use crate::view::{NodeState, View, state};
+use crate::view::{NodeState, View, caches, state};
 use crate::wire::{NodeRow, RAMP_FULL};
 
 /// Most nodes that are asked whether they hold what is missing.
@@ -92,7 +92,7 @@ fn share(row: &NodeRow) -> (&str, u32) {
 
 /// All that hold something, each with the largest weight that it had of late.
 fn holders(view: &View) -> impl Iterator<Item = (&str, u32)> {
-    let holds = |row: &&NodeRow| matches!(state(row), NodeState::Serving | NodeState::Leaving);
+    let holds = |row: &&NodeRow| matches!(state(row), NodeState::Serving | NodeState::Leaving) && caches(row);
     view.rows().filter(holds).map(|row| (row.id.as_str(), row.weight.max(row.held_weight)))
 }
 

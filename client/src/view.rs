@@ -42,6 +42,11 @@ impl NodeRow {
     }
 }
 
+/// Whether it owns keys.
+pub(crate) fn caches(row: &NodeRow) -> bool {
+    row.roles.iter().any(|role| role == "cache")
+}
+
 /// The state of a row; an unknown number is gone.
 pub fn state(row: &NodeRow) -> NodeState {
     match row.state {
@@ -81,9 +86,14 @@ impl View {
         self.rows.values()
     }
 
-    /// The rows whose nodes are in the ring.
+    /// The rows whose nodes are in the ring: those that serve, and have the role `cache`.
     pub fn members(&self) -> impl Iterator<Item = &NodeRow> {
-        self.rows.values().filter(|row| state(row) == NodeState::Serving)
+        self.rows.values().filter(|row| state(row) == NodeState::Serving && caches(row))
+    }
+
+    /// The rows whose nodes decode for others.
+    pub fn decoders(&self) -> impl Iterator<Item = &NodeRow> {
+        self.rows.values().filter(|row| state(row) == NodeState::Serving && row.roles.iter().any(|role| role == "decode"))
     }
 
     /// The row of that node.

@@ -139,6 +139,7 @@ impl World {
             store: store.clone(),
             decoder: decoder.clone(),
             peers: Arc::new(Alone),
+            decodes: true,
             budget: budget.clone(),
             freshness: HashMap::from([(BUCKET.to_owned(), climate.freshness)]),
             limits: Limits::default(),

@@ -44,8 +44,8 @@ impl Peers for Linked {
 
     fn decoders(&self) -> Vec<NodeRow> {
         let topology = self.members.topology();
-        let decodes = |row: &&NodeRow| self.is_other(row) && row.roles.iter().any(|role| role == "decode");
-        topology.view().members().filter(decodes).filter(|row| !self.links.is_doubtful(row)).cloned().collect()
+        let others = topology.view().decoders().filter(|row| self.is_other(row));
+        others.filter(|row| !self.links.is_doubtful(row)).cloned().collect()
     }
 
     async fn peek(

@@ -103,7 +103,7 @@ impl Reader {
     }
 
     /// Another node's final word, as this one's own.
-    fn final_error(&self, id: &ObjectId, pin: Option<&Version>, error: Error) -> ReadError {
+    pub(super) fn final_error(&self, id: &ObjectId, pin: Option<&Version>, error: Error) -> ReadError {
         match (error.kind, pin) {
             (ErrorKind::NotFound, _) => ReadError::NotFound,
             (ErrorKind::Denied, _) => ReadError::Denied,

@@ -3,11 +3,13 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
 use framecache::object::PAGE_BYTES;
-use framecache::{ByteRange, DecodeSpec, ObjectId, Page, Tensor, Version};
+use framecache::wire::NodeRow;
+use framecache::{ByteRange, DecodeSpec, Error, ErrorKind, ObjectId, Page, Tensor, Version};
 use tokio::time::Instant;
 use tracing::Instrument;
 
@@ -15,6 +17,7 @@ use super::frames::{fixed_bytes, is_one_off, lost};
 use super::{ReadError, Reader, Terms};
 use crate::budget::{Level, Reservation};
 use crate::cache::{DiskPresence, Entry, Head, InsertHint, frames, pages};
+use crate::cluster::{Lent, Load, Place, places};
 use crate::decode::{Cut, DecodeError, DecodeJob, Probe, Source, SourceError, probe, whole_of};
 
 /// When decoding swells a picture by more than this, its compressed bytes are what goes to disk. A disk read is 3 GB/s and a core
@@ -35,6 +38,15 @@ enum Keep {
     /// They do, in place of an older version.
     Anew,
 }
+
+/// This node among the places that decode.
+const HERE: &str = "";
+
+/// Longest wait for another node's decode, so that there is time left for the next.
+const THERE_MAX: Duration = Duration::from_secs(15);
+
+/// How long a node is left alone that answered and decoded nothing.
+const REFUSED_REST: Duration = Duration::from_millis(100);
 
 impl Reader {
     /// A frame that another node holds, taken over: its decode need not be done again. Larger ones than this node would guess are made
@@ -67,9 +79,9 @@ impl Reader {
         if specs.is_empty() {
             return Ok(Vec::new());
         }
-        let (tensors, _reservation) = self.decode_here(id, head, specs, terms).await?;
+        let (tensors, _reservation) = self.decode_soonest(id, head, specs, terms).await?;
         let mut keep = Keep::No;
-        let each = |(spec, tensor): (&DecodeSpec, Result<Tensor, DecodeError>)| {
+        let each = |(spec, tensor): (&DecodeSpec, Result<Tensor, ReadError>)| {
             let tensor = tensor?;
             let large = tensor.head.bytes() > head.size.saturating_mul(SWELL_MAX);
             let entry = frames::entry(head.clone(), tensor).ok_or_else(lost)?;
@@ -87,28 +99,99 @@ impl Reader {
         Ok(entries)
     }
 
+    /// Decodes once, where it is done soonest: busy or gone, the next place is tried, and this node in the end.
+    async fn decode_soonest(
+        self: &Arc<Self>,
+        id: &ObjectId,
+        head: &Head,
+        specs: &[DecodeSpec],
+        terms: &Terms,
+    ) -> Result<(Vec<Result<Tensor, ReadError>>, Reservation), ReadError> {
+        let probe = self.probe(id, head, terms).await?;
+        if specs.len() > 1 && output_bytes(&probe, specs) > TOGETHER_BYTES_MAX {
+            return Err(ReadError::TooLarge("too much for one decode".into()));
+        }
+        let others = self.peers.decoders();
+        let loads: Vec<Option<Load>> = others.iter().map(|node| self.paces.load(&node.id)).collect();
+        let (inside, workers) = self.decoder.load();
+        let here = Load { inside, workers, pace: self.paces.load(HERE).and_then(|load| load.pace) };
+        for place in places(megapixels(&probe), self.decodes.then_some(here), &loads) {
+            let Place::There(other) = place else { break };
+            if let Some(made) = self.decode_there(&others[other], id, head, specs, &probe, terms).await {
+                return made;
+            }
+        }
+        let (tensors, reservation) = self.decode_here(id, head, specs, &probe, terms).await?;
+        Ok((tensors.into_iter().map(|tensor| Ok(tensor?)).collect(), reservation))
+    }
+
+    /// Decodes once, by another node's decoders. Nothing: it is busy, or gone.
+    async fn decode_there(
+        self: &Arc<Self>,
+        node: &NodeRow,
+        id: &ObjectId,
+        head: &Head,
+        specs: &[DecodeSpec],
+        probe: &Probe,
+        terms: &Terms,
+    ) -> Option<Result<(Vec<Result<Tensor, ReadError>>, Reservation), ReadError>> {
+        let most = output_bytes(probe, specs);
+        let mut reservation = match self.budget.reserve(Level::Delegate, most, terms.deadline).await {
+            Ok(reservation) => reservation,
+            Err(refused) => return Some(Err(refused.into())),
+        };
+        let until = terms.deadline.min(Instant::now() + THERE_MAX);
+        let under_way = self.paces.begin(&node.id, megapixels(probe));
+        let made = self.peers.decode(node, id, &head.version, specs, most, &terms.caller, until).await;
+        let each = match made {
+            Ok(each) => each,
+            Err(error) if error.kind.is_final() => return Some(Err(self.final_error(id, Some(&head.version), error))),
+            Err(Error { kind: ErrorKind::Busy { retry_after }, .. }) => {
+                under_way.busy(retry_after);
+                return None;
+            }
+            Err(error) => {
+                tracing::debug!(node = node.id, %error, "a node did not decode");
+                under_way.lost();
+                return None;
+            }
+        };
+        let refused = |made: &Result<Lent, Error>| made.as_ref().is_err_and(|error| !error.kind.is_final());
+        if each.len() != specs.len() || each.iter().any(refused) {
+            under_way.busy(REFUSED_REST);
+            return None;
+        }
+        under_way.done();
+        self.counts.decoded_there.fetch_add(1, Ordering::Relaxed);
+        let tensor = |made: Result<Lent, Error>| match made {
+            Ok(Lent { tensor: Some(head), bytes, .. }) => Ok(Tensor { head, data: bytes }),
+            Ok(_) => Err(lost()),
+            Err(error) => Err(self.final_error(id, Some(&head.version), error)),
+        };
+        let tensors: Vec<Result<Tensor, ReadError>> = each.into_iter().map(tensor).collect();
+        reservation.shrink_to(tensors.iter().flatten().map(|tensor| tensor.head.bytes()).sum());
+        Some(Ok((tensors, reservation)))
+    }
+
     /// Decodes once, by this node's decoders; nothing is kept. The memory is the results'.
     async fn decode_here(
         self: &Arc<Self>,
         id: &ObjectId,
         head: &Head,
         specs: &[DecodeSpec],
+        probe: &Probe,
         terms: &Terms,
     ) -> Result<(Vec<Result<Tensor, DecodeError>>, Reservation), ReadError> {
         let deadline = terms.deadline;
-        let probe = self.probe(id, head, terms).await?;
-        let cost = probe.cost_bytes(specs);
-        if specs.len() > 1 && cost - probe.cost_bytes(&[]) > TOGETHER_BYTES_MAX {
-            return Err(ReadError::TooLarge("too much for one decode".into()));
-        }
-        let mut reservation = self.budget.reserve(Level::Decode, cost, deadline).await?;
+        let mut reservation = self.budget.reserve(Level::Decode, probe.cost_bytes(specs), deadline).await?;
         self.counts.units.fetch_add(1, Ordering::Relaxed);
         let version = head.version.clone();
-        let source =
-            Arc::new(Compressed { reader: self.clone(), id: id.clone(), version: version.clone(), terms: terms.clone() });
+        let source = Arc::new(Compressed { reader: self.clone(), id: id.clone(), version: version.clone(), terms: terms.clone() });
         let job = DecodeJob { id: id.clone(), version, size: head.size, source, specs: specs.to_vec() };
         let span = tracing::info_span!("decode", bucket = id.bucket(), key = id.key(), specs = specs.len());
+        let under_way = self.paces.begin(HERE, megapixels(probe));
         let tensors = self.decoder.decode(job, deadline).instrument(span).await?;
+        under_way.done();
         reservation.shrink_to(tensors.iter().flatten().map(|tensor| tensor.head.bytes()).sum());
         Ok((tensors, reservation))
     }
@@ -126,7 +209,8 @@ impl Reader {
     ) -> Result<(Vec<Result<Entry, ReadError>>, Reservation), ReadError> {
         self.check(id)?;
         let head = self.pinned_head(id, version, Page::new(0), terms).await?;
-        let (tensors, reservation) = self.decode_here(id, &head, specs, terms).await?;
+        let probe = self.probe(id, &head, terms).await?;
+        let (tensors, reservation) = self.decode_here(id, &head, specs, &probe, terms).await?;
         let entry = |tensor: Result<Tensor, DecodeError>| frames::entry(head.clone(), tensor?).ok_or_else(lost);
         Ok((tensors.into_iter().map(entry).collect(), reservation))
     }
@@ -226,6 +310,15 @@ impl Reader {
         }
         Ok(whole.freeze())
     }
+}
+
+/// Bytes of all that `specs` make of a picture, or more.
+fn output_bytes(probe: &Probe, specs: &[DecodeSpec]) -> u64 {
+    probe.cost_bytes(specs).saturating_sub(probe.cost_bytes(&[]))
+}
+
+fn megapixels(probe: &Probe) -> f64 {
+    f64::from(probe.width) * f64::from(probe.height) / 1e6
 }
 
 /// A picture's compressed bytes, for a decoder.
