@@ -128,6 +128,11 @@ fn fills(registry: &Registry, reader: Arc<Reader>) {
     one("framecache_units_total", |s| s.units);
     one("framecache_flight_waits_total", |s| s.joined);
     one("framecache_changed_total", |s| s.changed);
+    one("framecache_peeks_total", |s| s.peeks);
+    one("framecache_peek_hits_total", |s| s.peeked);
+    one("framecache_forwards_total", |s| s.forwards);
+    one("framecache_forwards_lost_total", |s| s.lost_servers);
+    one("framecache_units_elsewhere_total", |s| s.decoded_there);
 }
 
 fn origins(registry: &Registry, origin: Arc<S3Origin>) {

@@ -91,6 +91,12 @@ pub const METRICS: &[Row] = &[
     row("cache", "framecache_flight_waits_total", Counter, Count, &[], "Requests that waited for another's fill rather than starting one."),
     row("cache", "framecache_changed_total", Counter, Count, &[], "Reads that met a replaced object."),
 
+    row("cluster", "framecache_peeks_total", Counter, Count, &[], "Times that another node was asked whether it holds something."),
+    row("cluster", "framecache_peek_hits_total", Counter, Count, &[], "Times that it did: pages and frames that needed no origin and no decoder."),
+    row("cluster", "framecache_forwards_total", Counter, Count, &[], "Pages, ranges, frames and heads from the node that serves their key."),
+    row("cluster", "framecache_forwards_lost_total", Counter, Count, &[], "Times that node could not be reached, so that this one saw to it itself."),
+    row("cluster", "framecache_units_elsewhere_total", Counter, Count, &[], "Decode units that another node decoded."),
+
     row("origin", "framecache_origin_requests_total", Counter, Count, &[], "Requests sent to origins, retries and hedges included."),
     row("origin", "framecache_origin_in_flight", Gauge, Count, &[], "Origin requests under way."),
     row("origin", "framecache_origin_read_bytes_total", Counter, Bytes, &[], "Body bytes received from origins."),
