@@ -7,10 +7,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant as StdInstant, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
+use async_trait::async_trait;
 use framecache::View;
 use framecache::peer::Peers as Links;
 use framecache::wire::NodeRow;
 use tokio::net::TcpListener;
+use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -18,7 +20,7 @@ use tokio_util::task::TaskTracker;
 use crate::auth::Policy;
 use crate::budget::{Budget, BudgetLines, Level};
 use crate::cache::{AdmissionMode, CacheSettings, FoyerStore, Freshness, Store};
-use crate::cluster::{Linked, Members};
+use crate::cluster::{self, AllLinks, Cluster, ClusterSettings, Keys, Linked, Members, Prove};
 use crate::config::{self, AuthPolicy, Config};
 use crate::decode::{Decoder, Limits, PoolSettings, WorkerPool};
 use crate::identity::Identity;
@@ -37,6 +39,15 @@ const TRANSPORT_BYTES: u64 = 64 << 20;
 
 /// What one connection to another node may hold of replies that are not read yet: several pages, or a frame of training size many times.
 const PEER_BYTES: u64 = 16 << 20;
+
+/// The least that a level has for itself.
+const FLOOR_MIN: u64 = 64 << 10;
+
+/// Longest handshake that proves another node's name.
+const PROOF_MAX: Duration = Duration::from_secs(3);
+
+/// Longest wait for other nodes at the start: a name that resolves late, or a cluster of which this is the first.
+const MEET_MAX: Duration = Duration::from_secs(5);
 
 /// Memory of requests: one in 32 bytes. A batch of 64 addresses takes 24 KiB, so that a node of 64 GiB has room for 80,000 of them at
 /// once, and the smallest one for the largest request twice.
@@ -63,6 +74,7 @@ pub struct Node {
     row: NodeRow,
     members: Arc<Members>,
     links: Arc<Links>,
+    cluster: Option<Arc<Cluster>>,
     service: Arc<Service>,
     reader: Arc<Reader>,
     store: Arc<FoyerStore>,
@@ -84,6 +96,8 @@ pub struct Setup {
     pub program: PathBuf,
     /// Instead of the configured buckets' origin; for nodes inside tests.
     pub origin: Option<Arc<dyn Origin>>,
+    /// The keys of the nodes of one process. Without them the configuration says whether there are others.
+    pub keys: Option<Keys>,
 }
 
 impl Node {
@@ -92,7 +106,7 @@ impl Node {
     /// # Errors
     /// One sentence that says what to change; the process ends with code 2.
     pub async fn start(setup: Setup) -> anyhow::Result<Self> {
-        let Setup { config, identity, program, origin } = setup;
+        let Setup { config, identity, program, origin, keys } = setup;
         let readiness = Readiness::new();
         let starting = readiness.hold("start");
         let registry = Registry::new();
@@ -151,6 +165,15 @@ impl Node {
 
         let stop = CancellationToken::new();
         tasks.spawn(serve::quic::accept(endpoint.clone(), service.clone(), stop.clone()));
+        // The others prove this node by its door, so that it is open before they are told.
+        let cluster = join_cluster(&config, row.clone(), keys, links.clone()).await?;
+        if let Some(cluster) = &cluster {
+            crate::exports::cluster(&registry, cluster.clone());
+            tasks.spawn(follow(cluster.views(), members.clone(), stop.clone()));
+            if !config.cluster.seeds.is_empty() {
+                meet(cluster).await;
+            }
+        }
         let admin_address = admin.local_addr()?;
         let state = AdminState {
             registry,
@@ -169,6 +192,7 @@ impl Node {
             row,
             members,
             links,
+            cluster,
             service,
             reader,
             store,
@@ -183,7 +207,17 @@ impl Node {
 
     /// Its row in a view.
     pub fn row(&self) -> NodeRow {
-        self.row.clone()
+        self.cluster.as_ref().map_or_else(|| self.row.clone(), |cluster| cluster.row())
+    }
+
+    /// Its place among nodes that find each other; none if it was not told of any.
+    pub fn cluster(&self) -> Option<&Arc<Cluster>> {
+        self.cluster.as_ref()
+    }
+
+    /// What it knows of the others.
+    pub fn members(&self) -> &Members {
+        &self.members
     }
 
     /// The members from now on, this node among them.
@@ -206,12 +240,22 @@ impl Node {
         &self.pool
     }
 
-    /// Leaves: not ready at once, new requests are sent on, those that run may end until the drain deadline; then every room is
-    /// closed, and what the cache holds is on disk.
+    /// Leaves: not ready at once, off the ring, new requests are sent on, those that run may end until the drain deadline. Where there are
+    /// others, it tells them until then what it holds. Then every room is closed, and what the cache holds is on disk.
     pub async fn stop(self) {
         self.readiness.drain();
+        let deadline = Instant::now() + self.drain;
+        if let Some(cluster) = &self.cluster {
+            cluster.leave().await;
+        }
         self.service.leave();
-        self.service.drain(Instant::now() + self.drain).await;
+        if self.cluster.is_some() && self.members.topology().view().members().any(|row| row.id != self.id) {
+            tokio::time::sleep_until(deadline).await;
+        }
+        self.service.drain(deadline).await;
+        if let Some(cluster) = &self.cluster {
+            cluster.close().await;
+        }
         self.stop.cancel();
         self.links.close().await;
         self.endpoint.close(framecache::wire::code::LEAVING.into(), b"node ends");
@@ -228,6 +272,66 @@ impl Node {
             tracing::warn!("decoders or disk did not close in time");
         }
         tracing::info!(node = self.id, "node ended");
+    }
+}
+
+/// Its place among the others, if it was told of any or has a key for them.
+async fn join_cluster(
+    config: &Config,
+    row: NodeRow,
+    keys: Option<Keys>,
+    links: Arc<Links>,
+) -> anyhow::Result<Option<Arc<Cluster>>> {
+    let given = keys.or_else(|| config.cluster.keys.as_ref().map(Keys::file));
+    if given.is_none() && config.cluster.seeds.is_empty() {
+        return Ok(None);
+    }
+    let settings = ClusterSettings {
+        row,
+        gossip: config.listen.gossip,
+        liveness: config.listen.liveness,
+        seeds: config.cluster.seeds.clone(),
+        keys: given.unwrap_or_else(Keys::loopback),
+        settle: config.cluster.settle,
+        cluster_id: cluster::CLUSTER_ID.into(),
+        prove: Arc::new(ByCertificate(links)),
+        links: Arc::new(AllLinks),
+    };
+    Ok(Some(Cluster::start(settings).await?))
+}
+
+/// A node is who its certificate says.
+struct ByCertificate(Arc<Links>);
+
+#[async_trait]
+impl Prove for ByCertificate {
+    async fn prove(&self, row: &NodeRow) -> bool {
+        self.0.prove(row, Instant::now() + PROOF_MAX).await
+    }
+}
+
+/// Waits until another node is known, for a while: who answers before that would take everything for its own.
+async fn meet(cluster: &Cluster) {
+    let mut views = cluster.views();
+    let met = views.wait_for(|view| view.rows().nth(1).is_some());
+    if tokio::time::timeout(MEET_MAX, met).await.is_err() {
+        tracing::warn!("no other node was met within {} s: this one begins alone", MEET_MAX.as_secs());
+    }
+}
+
+/// Keeps the members as the cluster's views say, until `stop`.
+async fn follow(mut views: watch::Receiver<Arc<View>>, members: Arc<Members>, stop: CancellationToken) {
+    loop {
+        let view = View::clone(&views.borrow_and_update());
+        let members = members.clone();
+        // Rings of large clusters take milliseconds.
+        if tokio::task::spawn_blocking(move || members.join(view)).await.is_err() {
+            tracing::error!("rings were not made");
+        }
+        tokio::select! {
+            changed = views.changed() => if changed.is_err() { return },
+            () = stop.cancelled() => return,
+        }
     }
 }
 
@@ -276,13 +380,14 @@ fn budget_lines(config: &Config, cache: &CacheSettings, pool: &PoolSettings) -> 
             "pictures of more than {pixels} pixels may be refused as too large: a higher node.memory_limit takes them"
         );
     }
-    // Frames between nodes are mostly small; a large one takes what is shared.
-    let among = frames / 4;
+    // Frames between nodes are mostly small; a large one takes what is shared. A node that was told of no others needs next to nothing.
+    let others = config.cluster.keys.is_some() || !config.cluster.seeds.is_empty();
+    let (among, pages) = if others { (frames / 4, 4 << 20) } else { (0, 0) };
     let levels = [
-        (Level::Peek, 4 << 20),
+        (Level::Peek, pages),
         (Level::Fill, 4 << 20),
-        (Level::Lend, 4 << 20),
-        (Level::Fetch, 4 << 20),
+        (Level::Lend, pages),
+        (Level::Fetch, pages),
         (Level::Read, 8 << 20),
         (Level::Decode, decode),
         (Level::Delegate, among),
@@ -293,7 +398,7 @@ fn budget_lines(config: &Config, cache: &CacheSettings, pool: &PoolSettings) -> 
     let mut floors = [0; Level::ALL.len()];
     for (level, floor) in levels {
         // Where nothing is free the budget says which key is to blame.
-        floors[level as usize] = floor.max(1 << 20);
+        floors[level as usize] = floor.max(FLOOR_MIN);
     }
     Ok(BudgetLines { total, fixed, floors })
 }

@@ -102,7 +102,8 @@ impl Cluster {
             let config = config(index, origin.addr(), state.path(), &options);
             let names = ["127.0.0.1".to_owned(), "localhost".to_owned(), format!("node-{index}")];
             let identity = Identity::signed(&names, &ca).expect("identity");
-            let setup = Setup { config, identity, program: worker(state.path(), options.worker), origin: None };
+            let program = worker(state.path(), options.worker);
+            let setup = Setup { config, identity, program, origin: None, keys: None };
             nodes.push(Node::start(setup).await.expect("node starts"));
         }
         dev::join_all(&nodes);

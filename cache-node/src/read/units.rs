@@ -186,7 +186,8 @@ impl Reader {
         let mut reservation = self.budget.reserve(Level::Decode, probe.cost_bytes(specs), deadline).await?;
         self.counts.units.fetch_add(1, Ordering::Relaxed);
         let version = head.version.clone();
-        let source = Arc::new(Compressed { reader: self.clone(), id: id.clone(), version: version.clone(), terms: terms.clone() });
+        let source =
+            Arc::new(Compressed { reader: self.clone(), id: id.clone(), version: version.clone(), terms: terms.clone() });
         let job = DecodeJob { id: id.clone(), version, size: head.size, source, specs: specs.to_vec() };
         let span = tracing::info_span!("decode", bucket = id.bucket(), key = id.key(), specs = specs.len());
         let under_way = self.paces.begin(HERE, megapixels(probe));
