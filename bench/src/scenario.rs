@@ -9,6 +9,7 @@ mod keep;
 mod kernels;
 mod overload;
 mod restart;
+mod ring;
 
 use futures::future::BoxFuture;
 
@@ -26,7 +27,7 @@ pub struct Scenario {
 }
 
 /// All of them.
-pub const ALL: [Scenario; 9] = [
+pub const ALL: [Scenario; 10] = [
     Scenario {
         name: "hit",
         about: "what a RAM hit costs, against bare quinn and TLS over TCP",
@@ -59,5 +60,10 @@ pub const ALL: [Scenario; 9] = [
         name: "keep",
         about: "hit ratio of shuffled epochs in a cache too small for them",
         run: |run| Box::pin(keep::run(run)),
+    },
+    Scenario {
+        name: "ring",
+        about: "how evenly many nodes share keys, what a ring costs, what a join moves",
+        run: |run| Box::pin(ring::run(run)),
     },
 ];
