@@ -102,12 +102,14 @@ impl Topology {
     }
 
     /// Nodes that may hold `key` where `without` does not, the likeliest first: the walk over all that hold something, up to and
-    /// with the first one that is settled, at most [`PEEKS_MAX`].
+    /// with the first settled one that clients ask, at most [`PEEKS_MAX`]. One that leaves, or was heavier once, ends nothing: what was first
+    /// read since is not with it.
     pub fn holders(&self, key: RouteKey, without: &str) -> Vec<&NodeRow> {
+        let last = self.serving.walk(key).find(|row| row.settled && row.id != without).map(|row| row.id.as_str());
         let mut found = Vec::new();
         for row in self.holding.walk(key).filter(|row| row.id != without) {
             found.push(row);
-            if row.settled || found.len() == PEEKS_MAX {
+            if Some(row.id.as_str()) == last || found.len() == PEEKS_MAX {
                 break;
             }
         }
@@ -250,6 +252,13 @@ mod tests {
     fn settled_clusters_ask_one() {
         let all = topology(settled(5));
         assert!(keys().all(|key| all.holders(key, &all.server(key).expect("member").id).len() == 1));
+        let leaving =
+            topology(settled(5).into_iter().map(|row| if row.id == "old-1" { NodeRow { state: 2, ..row } } else { row }));
+        for key in keys() {
+            let holders = ids(&leaving.holders(key, &leaving.server(key).expect("member").id));
+            let last = holders.last().expect("a holder");
+            assert!(last != "old-1" && holders.len() <= 2, "what was read since it left is asked for, too: {holders:?}");
+        }
         let mut view = all.view().clone();
         assert!(view.merge(NodeRow { version: 2, ramp: 3, ..NodeRow::member("old-0", 100) }).expect("merge"));
         let next = Topology::after(view.clone(), Some(&all));

@@ -193,9 +193,9 @@ impl Fleet {
         *self.net.cuts.lock() = ways.iter().map(|(from, to)| (name(*from), name(*to))).collect();
     }
 
-    /// Whether it was in the ring once and is no more.
-    pub fn has_left(&self, index: usize) -> bool {
-        self.rows.lock().get(&index).is_some_and(|row| row.state != 1)
+    /// Nodes in the ring that are not settled.
+    pub fn newcomers(&self) -> usize {
+        self.rows.lock().values().filter(|row| row.state == 1 && !row.settled).count()
     }
 
     /// Everybody knows the same in this instant.
