@@ -137,6 +137,11 @@ impl Batch {
         self.len() == 0
     }
 
+    /// Whether slot `index` is being written, or holds its picture: another attempt was first.
+    pub(crate) fn is_taken(&self, index: usize) -> bool {
+        self.state.lock().slots.get(index).is_some_and(|slot| slot.writing || slot.head.is_some())
+    }
+
     /// The place for the picture of slot `index`. One writer a slot.
     pub(crate) fn place(&self, index: usize, head: TensorHead) -> Result<Place<'_>, Error> {
         let bytes = usize::try_from(head.bytes()).map_err(|_| protocol("picture larger than memory"))?;
@@ -373,10 +378,10 @@ mod tests {
     fn losers_leave_nothing() {
         let batch = Batch::new(1, 1 << 20);
         let mut place = batch.place(0, head(1, 1)).expect("place");
-        assert!(batch.place(0, head(1, 1)).is_err());
+        assert!(batch.place(0, head(1, 1)).is_err() && batch.is_taken(0));
         place.bytes().fill(255);
         drop(place);
-        assert_eq!(batch.head(0), None);
+        assert!(batch.head(0).is_none() && !batch.is_taken(0));
         fill(&batch, 0, head(1, 1), 3);
         assert!(batch.place(0, head(1, 1)).is_err());
         assert_eq!(batch.finish().pixels(0), Some(&[3; 3][..]));

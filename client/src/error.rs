@@ -52,6 +52,8 @@ pub enum ErrorKind {
     Timeout,
     /// No node, or no origin, could be reached; retried until the deadline.
     Unavailable,
+    /// The node leaves the cluster, and there was no other before the deadline.
+    Leaving,
     /// The peer broke the protocol, or failed inside. Its log says more.
     Protocol,
     /// The client was closed.
@@ -61,7 +63,7 @@ pub enum ErrorKind {
 impl ErrorKind {
     /// Whether every node would say the same, now and on the next try.
     pub fn is_final(&self) -> bool {
-        !matches!(self, Self::Busy { .. } | Self::Timeout | Self::Unavailable | Self::Protocol)
+        !matches!(self, Self::Busy { .. } | Self::Timeout | Self::Unavailable | Self::Leaving | Self::Protocol)
     }
 
     /// Whether the object itself is to blame, so that `on_error` may pass over it.
@@ -84,6 +86,7 @@ impl ErrorKind {
             Self::Busy { .. } => "busy",
             Self::Timeout => "timeout",
             Self::Unavailable => "unavailable",
+            Self::Leaving => "leaving",
             Self::Protocol => "protocol",
             Self::Closed => "closed",
         }
@@ -124,7 +127,8 @@ impl Error {
             Status::Malformed => ErrorKind::Invalid,
             Status::Busy => ErrorKind::Busy { retry_after: Duration::from_millis(u64::from(item.retry_after_ms)) },
             Status::Timeout => ErrorKind::Timeout,
-            Status::Leaving | Status::Unavailable => ErrorKind::Unavailable,
+            Status::Leaving => ErrorKind::Leaving,
+            Status::Unavailable => ErrorKind::Unavailable,
             Status::UnknownVerb => ErrorKind::Unsupported,
             Status::Internal => ErrorKind::Protocol,
         };

@@ -21,6 +21,7 @@ use crate::object::{ByteRange, ObjectId, PAGE_BYTES, Version};
 use crate::pool::{Naming, Pool, Target};
 use crate::spec::DecodeSpec;
 use crate::tls::TlsFiles;
+use crate::view::View;
 use crate::wire::codec::Message;
 use crate::wire::{DecodeBody, FrameAsk, FramesBody, Header, ItemHead, NodeRow, PeekBody, ReadBody, Verb, ext};
 
@@ -89,7 +90,7 @@ impl Peers {
             }
             one(&item, &mut reply, version, pixels, most).await.map(Some)
         };
-        self.told(node, id, work.await)
+        told(node, id, work.await)
     }
 
     /// Bytes `range` of `id`, cut at its end, whoever has to be asked for them; none at all tells version and size.
@@ -111,7 +112,7 @@ impl Peers {
         let body = ReadBody { uri: id.to_string(), start: range.start(), length: range.len() };
         let mut reply = self.ask(node, Verb::Read, &body, version, on_behalf_of, deadline).await?;
         let answer = whole(&mut reply, range, version).await;
-        self.told(node, id, answer)
+        told(node, id, answer)
     }
 
     /// A decoded picture or frame of `id`, whoever has to decode it. `most` bounds its bytes.
@@ -140,7 +141,7 @@ impl Peers {
                 None => one(&item, &mut reply, version, true, most).await,
             }
         };
-        self.told(node, id, work.await)
+        told(node, id, work.await)
     }
 
     /// `specs` of the picture `id` as it was in `version`, decoded by `node` and not kept there; in the order of `specs`. `most` bounds the
@@ -174,17 +175,25 @@ impl Peers {
             }
             Ok(made.into_iter().flatten().collect())
         };
-        self.told(node, id, work.await)
+        told(node, id, work.await)
     }
 
     /// Whether at `node`'s address somebody shows a certificate of its name.
     pub async fn prove(&self, node: &NodeRow, deadline: Instant) -> bool {
-        self.pool.connection(&Target::node(&node.id, &node.quic), deadline).await.is_ok()
+        match self.pool.link(&Target::node(&node.id, &node.quic)) {
+            Ok(link) => link.connection(deadline).await.is_ok(),
+            Err(_) => false,
+        }
     }
 
     /// Whether `node` was lost or silent a moment ago: another is to be asked.
     pub fn is_doubtful(&self, node: &NodeRow) -> bool {
-        self.pool.was_lost(&Target::node(&node.id, &node.quic), DOUBT)
+        self.pool.known(&Target::node(&node.id, &node.quic)).is_some_and(|link| link.is_doubtful(DOUBT))
+    }
+
+    /// Forgets the nodes that are not in `view`, or are gone: they are not probed any more.
+    pub fn retain(&self, view: &View) {
+        self.pool.retain(|target| target.is_in(view));
     }
 
     /// Closes the connections, telling the peers. What runs meanwhile fails.
@@ -212,24 +221,14 @@ impl Peers {
             ext: vec![(ext::PEER, self.id.clone().into_bytes())],
             ..Header::default()
         };
-        let target = Target::node(&node.id, &node.quic);
-        let asked = ask::ask(&self.pool, &target, header, body, deadline).await;
-        asked.inspect_err(|error| self.noted(&target, error))
+        let link = self.pool.link(&Target::node(&node.id, &node.quic))?;
+        ask::ask(&link, header, body, 1, None, deadline).await.map_err(|error| error.from_node(&node.id, 1))
     }
+}
 
-    /// The answer, with where it came from if it is an error.
-    fn told<T>(&self, node: &NodeRow, id: &ObjectId, answer: Result<T, Error>) -> Result<T, Error> {
-        answer.map_err(|error| {
-            self.noted(&Target::node(&node.id, &node.quic), &error);
-            error.from_node(&node.id, 1).about(id)
-        })
-    }
-
-    fn noted(&self, target: &Target, error: &Error) {
-        if error.kind == ErrorKind::Unavailable {
-            self.pool.lost(target);
-        }
-    }
+/// The answer, with where it came from if it is an error.
+fn told<T>(node: &NodeRow, id: &ObjectId, answer: Result<T, Error>) -> Result<T, Error> {
+    answer.map_err(|error| error.from_node(&node.id, 1).about(id))
 }
 
 /// The item of a reply that has one.
@@ -292,3 +291,7 @@ fn version_of(item: &ItemHead, pinned: Option<&Version>) -> Result<Version, Erro
 fn protocol(message: impl Into<String>) -> Error {
     Error::new(ErrorKind::Protocol, message)
 }
+
+#[cfg(test)]
+#[path = "peer_tests.rs"]
+mod tests;

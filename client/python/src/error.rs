@@ -48,7 +48,7 @@ fn class_name(kind: &ErrorKind) -> &'static str {
         ErrorKind::Invalid | ErrorKind::NotConfigured | ErrorKind::Closed => "InvalidError",
         ErrorKind::Busy { .. } => "BusyError",
         ErrorKind::Timeout => "TimeoutError",
-        ErrorKind::Unavailable => "UnavailableError",
+        ErrorKind::Unavailable | ErrorKind::Leaving => "UnavailableError",
         _ => "FramecacheError",
     }
 }

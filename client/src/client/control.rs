@@ -2,16 +2,14 @@
 
 use tokio::time::Instant;
 
-use super::tries::{Tries, until_answered};
-use super::{Call, Client, Target};
+use super::known::Chosen;
+use super::{Call, Client, Tries};
 use crate::ask::Reply;
 use crate::error::{Error, ErrorKind};
 use crate::object::{ObjectId, RouteKey, Version, unescaped};
-use crate::pool::host_of;
-use crate::view::View;
+use crate::pool::Target;
 use crate::wire::{
-    ExplainBody, ExplainPayload, ItemHead, ListBody, ListPayload, ListRow, NodeRow, ObjectsBody, StatPayload, Verb, ViewBody,
-    ViewPayload, ext,
+    ExplainBody, ExplainPayload, ItemHead, ListBody, ListPayload, ListRow, NodeRow, ObjectsBody, StatPayload, Verb, ext,
 };
 
 /// One page of a listing.
@@ -68,11 +66,15 @@ impl Client {
     /// # Errors
     /// `Unavailable`, `Timeout`; `Invalid` if the trust is wrong.
     pub async fn nodes(&self, call: &Call) -> Result<Vec<NodeRow>, Error> {
-        self.doubt_topology();
         let deadline = self.deadline(call);
         // No key: every node answers alike.
-        let topology = until_answered(self, RouteKey(0), deadline, |_| self.topology(call, deadline)).await?;
-        Ok(topology.view.rows().cloned().collect())
+        let mut tries = Tries::new(RouteKey(0));
+        loop {
+            match self.fetch(call, deadline).await {
+                Ok(known) => return Ok(known.topology.view().rows().cloned().collect()),
+                Err(error) => tries.failed(self, error, None, deadline).await?,
+            }
+        }
     }
 
     /// One page of the objects whose address begins with `prefix` (`s3://bucket/` and any beginning of a key, escaped as in an
@@ -88,13 +90,12 @@ impl Client {
         let prefix = format!("s3://{bucket}/{}", unescaped(beginning));
         let body = &ListBody { prefix, after: after.unwrap_or("").into(), limit };
         let deadline = self.deadline(call);
-        let ask = |tries: Tries| async move {
-            let target = tries.target(self, call, deadline).await?;
-            let page: ListPayload = self.ask(&target, Verb::List, body, "", call, deadline).await?.control().await?;
-            check_order(&page, &body.after).map_err(|error| error.from_node(target.name(), tries.attempt))?;
+        let ask = |chosen: Chosen| async move {
+            let page: ListPayload = self.ask(&chosen, Verb::List, body, "", call, deadline).await?.control().await?;
+            check_order(&page, &body.after).map_err(|error| error.from_node(chosen.link.name(), 1))?;
             Ok(page)
         };
-        let page = until_answered(self, RouteKey::object(&any), deadline, ask).await?;
+        let page = self.until_answered(RouteKey::object(&any), call, deadline, ask).await?;
         let next = page.rows.last().filter(|_| page.more).map(|row| row.key.clone());
         let row =
             |row: ListRow| Some(ObjectRow { id: ObjectId::new(bucket, &row.key).ok()?, size: row.size, version: row.version });
@@ -111,13 +112,12 @@ impl Client {
 
     pub(super) async fn stat_by(&self, id: &ObjectId, call: &Call, deadline: Instant) -> Result<ObjectFacts, Error> {
         let body = &ObjectsBody { uris: vec![id.to_string()], spec: String::new() };
-        let ask = |tries: Tries| async move {
-            let target = tries.target(self, call, deadline).await?;
-            let mut reply = self.ask(&target, Verb::Stat, body, "", call, deadline).await?;
+        let ask = |chosen: Chosen| async move {
+            let mut reply = self.ask(&chosen, Verb::Stat, body, "", call, deadline).await?;
             let item = reply.next().await?.ok_or_else(|| Error::new(ErrorKind::Unavailable, "the reply is empty"))?;
-            ObjectFacts::receive(&item, &mut reply).await.map_err(|error| error.from_node(target.name(), tries.attempt))
+            ObjectFacts::receive(&item, &mut reply).await.map_err(|error| error.from_node(chosen.link.name(), 1))
         };
-        until_answered(self, RouteKey::picture(id), deadline, ask).await.map_err(|error| error.about(id))
+        self.until_answered(RouteKey::picture(id), call, deadline, ask).await.map_err(|error| error.about(id))
     }
 
     /// Who owns an object, where it is cached and why, as lines of name and value. `spec` empty: its raw bytes.
@@ -127,12 +127,11 @@ impl Client {
     pub async fn explain(&self, id: &ObjectId, spec: &str, call: &Call) -> Result<Vec<(String, String)>, Error> {
         let body = &ExplainBody { uri: id.to_string(), spec: spec.into() };
         let deadline = self.deadline(call);
-        let ask = |tries: Tries| async move {
-            let target = tries.target(self, call, deadline).await?;
-            let said: ExplainPayload = self.ask(&target, Verb::Explain, body, "", call, deadline).await?.control().await?;
+        let ask = |chosen: Chosen| async move {
+            let said: ExplainPayload = self.ask(&chosen, Verb::Explain, body, "", call, deadline).await?.control().await?;
             Ok(said.lines)
         };
-        until_answered(self, RouteKey::picture(id), deadline, ask).await.map_err(|error| error.about(id))
+        self.until_answered(RouteKey::picture(id), call, deadline, ask).await.map_err(|error| error.about(id))
     }
 
     /// A node about itself, as lines of name and value.
@@ -140,27 +139,11 @@ impl Client {
     /// # Errors
     /// `Unavailable`, `Timeout`, `Denied`.
     pub async fn node_status(&self, node: &NodeRow, call: &Call) -> Result<Vec<(String, String)>, Error> {
-        let target = Target::node(&node.id, &node.quic);
+        let chosen = Chosen::only(self.inner.pool.link(&Target::node(&node.id, &node.quic))?);
         let body = ExplainBody { uri: String::new(), spec: String::new() };
         let deadline = self.deadline(call);
-        let payload: ExplainPayload = self.ask(&target, Verb::Explain, &body, "", call, deadline).await?.control().await?;
+        let payload: ExplainPayload = self.ask(&chosen, Verb::Explain, &body, "", call, deadline).await?.control().await?;
         Ok(payload.lines)
-    }
-
-    /// The view that the node at `seed` has.
-    pub(super) async fn view_from(&self, seed: &str, call: &Call, deadline: Instant) -> Result<View, Error> {
-        let target = Target::seed(seed);
-        let mut reply = self.ask(&target, Verb::View, &ViewBody { known: 0 }, "", call, deadline).await?;
-        let payload: ViewPayload = reply.control().await?;
-        let mut view = View::default();
-        for mut row in payload.nodes {
-            if let Some(port) = row.quic.strip_prefix("0.0.0.0:").or_else(|| row.quic.strip_prefix("[::]:")) {
-                let host = host_of(seed);
-                row.quic = if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") };
-            }
-            view.merge(row).map_err(|error| protocol(error.to_string()))?;
-        }
-        Ok(view)
     }
 }
 

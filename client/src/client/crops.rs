@@ -5,8 +5,8 @@ use futures::stream::{FuturesUnordered, StreamExt};
 use tokio::time::Instant;
 
 use super::images::{Groups, Outcome, Slot, Want, ask_bytes};
-use super::tries::Tries;
-use super::{Call, Client, Target};
+use super::known::Chosen;
+use super::{Call, Client, Tries};
 use crate::batch::Batch;
 use crate::client::ObjectFacts;
 use crate::error::{Error, ErrorKind};
@@ -47,12 +47,12 @@ impl Client {
         for (index, id) in ids.iter().enumerate() {
             let want = Want { index, tries: Tries::new(RouteKey::picture(id)) };
             // Where there is no view yet the requests one by one will wait for it.
-            match want.tries.target(self, call, deadline).await {
-                Ok(target) => groups.add(target, want, ask_bytes(id)),
+            match self.cluster(call, deadline).await.and_then(|known| self.choose(&known, &want.tries)) {
+                Ok(chosen) => groups.add(chosen, want, ask_bytes(id)),
                 Err(_) => break,
             }
         }
-        let asked = groups.made.iter().map(|(target, wants)| self.facts_of(target, ids, wants, call, deadline));
+        let asked = groups.made.iter().map(|(chosen, wants)| self.facts_of(chosen, ids, wants, call, deadline));
         let mut asked: FuturesUnordered<_> = asked.collect();
         let mut found: Vec<Option<Result<ObjectFacts, Error>>> = vec![None; ids.len()];
         while let Some(answers) = asked.next().await {
@@ -77,7 +77,7 @@ impl Client {
     /// What one node says of objects; those that it may tell later are left out.
     async fn facts_of(
         &self,
-        target: &Target,
+        chosen: &Chosen,
         ids: &[ObjectId],
         wants: &[Want],
         call: &Call,
@@ -85,13 +85,13 @@ impl Client {
     ) -> Vec<(usize, Result<ObjectFacts, Error>)> {
         let mut told = Vec::new();
         let body = ObjectsBody { uris: wants.iter().map(|want| ids[want.index].to_string()).collect(), spec: String::new() };
-        let Ok(mut reply) = self.ask(target, Verb::Stat, &body, "", call, deadline).await else { return told };
+        let Ok(mut reply) = self.ask(chosen, Verb::Stat, &body, "", call, deadline).await else { return told };
         while let Ok(Some(item)) = reply.next().await {
             let Some(&Want { index, .. }) = wants.get(item.index as usize) else { break };
             match ObjectFacts::receive(&item, &mut reply).await {
                 Ok(facts) => told.push((index, Ok(facts))),
                 Err(error) if error.kind.is_final() => {
-                    told.push((index, Err(error.from_node(target.name(), 1).about(&ids[index]))))
+                    told.push((index, Err(error.from_node(chosen.link.name(), 1).about(&ids[index]))))
                 }
                 Err(_) if item.payload_bytes == 0 => {}
                 Err(_) => break,

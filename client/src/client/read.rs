@@ -4,11 +4,12 @@ use bytes::Bytes;
 use futures::stream::{FuturesUnordered, TryStreamExt};
 use tokio::time::Instant;
 
-use super::tries::Tries;
-use super::{Call, Client};
+use super::open::{Failed, Opened};
+use super::{Call, Client, Tries};
+use crate::ask::Reply;
 use crate::error::{Error, ErrorKind};
 use crate::object::{ByteRange, ObjectId, RouteKey, SPAN_BYTES, Span, Version};
-use crate::wire::{ReadBody, Verb};
+use crate::wire::{ItemHead, ReadBody};
 
 /// Raw bytes of one version of an object.
 #[derive(Clone, Debug)]
@@ -46,17 +47,20 @@ impl Client {
         let first_span = Span::new(start / SPAN_BYTES);
         let first = asked.intersect(first_span.range());
         let mut tries = Tries::new(RouteKey::raw(id, first_span));
-        let mut buffer = Vec::new();
-        let facts = loop {
-            match self.read_first(id, first, asked, &mut buffer, &tries, call, deadline).await {
-                Ok(facts) => break facts,
-                Err(error) => tries.failed(self, error, deadline).await?,
+        let (mut buffer, mut got) = (Vec::new(), 0);
+        let mut facts = None;
+        while facts.is_none() {
+            let begun = self.read_first(id, first, asked, &mut buffer, &mut got, &mut facts, &mut tries, call, deadline).await;
+            if let Err((link, error)) = begun {
+                tries.failed(self, error, link.as_ref(), deadline).await?;
             }
-        };
-        let whole = asked.clamp(facts.size);
-        let got = first.clamp(facts.size).len() as usize;
-        self.read_rest(id, whole, &mut buffer, got, &facts.version, call, deadline).await?;
-        Ok(Raw { bytes: buffer.into(), start, size: facts.size, version: facts.version })
+        }
+        let Some(Facts { version, size }) = facts else { return Err(protocol("no facts")) };
+        let (part, rest) = buffer.split_at_mut(first.clamp(size).len() as usize);
+        // Where the first reply broke off, another node goes on.
+        self.read_span(id, first.clamp(size), part, got, &version, tries, call, deadline).await?;
+        self.read_rest(id, asked.clamp(size), rest, &version, call, deadline).await?;
+        Ok(Raw { bytes: buffer.into(), start, size, version })
     }
 
     /// The first span: says what the object is, so that the buffer can be made.
@@ -67,131 +71,118 @@ impl Client {
         first: ByteRange,
         asked: ByteRange,
         buffer: &mut Vec<u8>,
-        tries: &Tries,
+        got: &mut usize,
+        facts: &mut Option<Facts>,
+        tries: &mut Tries,
         call: &Call,
         deadline: Instant,
-    ) -> Result<Facts, Error> {
-        let target = tries.target(self, call, deadline).await?;
+    ) -> Result<(), Failed> {
         let body = ReadBody { uri: id.to_string(), start: first.start(), length: first.len() };
-        let mut reply = self.ask(&target, Verb::Read, &body, "", call, deadline).await?;
-        let mut facts: Option<Facts> = None;
-        let mut at = first.start();
-        while let Some(item) = reply.next().await? {
-            if let Some(error) = Error::from_item(&item) {
-                return Err(error.from_node(target.name(), tries.attempt));
+        let Opened { link, mut reply, item } = self.open(tries, &body, "", call, deadline).await?;
+        let received = async {
+            let version = Version::new(&item.version).map_err(|e| protocol(e.to_string()))?;
+            let whole = asked.clamp(item.size);
+            if whole.len() > self.inner.config.memory {
+                let message = format!("{} bytes pass the client's memory: read ranges, or raise memory", whole.len());
+                return Err(Error::new(ErrorKind::TooLarge, message));
             }
-            if facts.is_none() {
-                let version = Version::new(&item.version).map_err(|e| protocol(e.to_string()))?;
-                let whole = asked.clamp(item.size);
-                if whole.len() > self.inner.config.memory {
-                    let message = format!("{} bytes pass the client's memory: read ranges, or raise memory", whole.len());
-                    return Err(Error::new(ErrorKind::TooLarge, message));
-                }
-                // Zeroed by the system where it is large: pages are touched once, by the bytes.
-                *buffer = vec![0; whole.len() as usize];
-                facts = Some(Facts { version, size: item.size });
-            }
-            if facts.as_ref().is_some_and(|facts| item.version != facts.version.as_str() || item.size != facts.size) {
-                return Err(protocol("items of two versions in one reply"));
-            }
-            let end = at + u64::from(item.payload_bytes);
-            let from = (at - first.start()) as usize;
-            let place =
-                buffer.get_mut(from..from + item.payload_bytes as usize).filter(|_| item.offset == at && end <= first.end());
-            reply.payload(place.ok_or_else(|| protocol("bytes out of order"))?).await?;
-            at = end;
-            if item.last {
-                break;
-            }
-        }
-        match facts {
-            Some(facts) if at == first.clamp(facts.size).end().max(first.start()) => Ok(facts),
-            _ => Err(Error::new(ErrorKind::Unavailable, "the reply ended early").from_node(target.name(), tries.attempt)),
-        }
+            // Zeroed by the system where it is large: pages are touched once, by the bytes.
+            *buffer = vec![0; whole.len() as usize];
+            let part = first.clamp(item.size);
+            let place = buffer.get_mut(..part.len() as usize).ok_or_else(|| protocol("bytes out of order"))?;
+            let Facts { version, size } = facts.insert(Facts { version, size: item.size });
+            receive(&mut reply, item, first.start(), place, got, version, Some(*size)).await
+        };
+        received.await.map_err(|error| (Some(link), error))
     }
 
-    /// The spans after the first, side by side, each into its part of the buffer.
-    #[allow(clippy::too_many_arguments)] // one call site; a struct would only rename them
+    /// The spans of `whole` after the first, side by side, each into its part of the buffer.
     async fn read_rest(
         &self,
         id: &ObjectId,
         whole: ByteRange,
-        buffer: &mut [u8],
-        got: usize,
+        mut rest: &mut [u8],
         version: &Version,
         call: &Call,
         deadline: Instant,
     ) -> Result<(), Error> {
-        let mut rest = &mut buffer[got..];
         let spans: FuturesUnordered<_> = whole
             .spans()
             .skip(1)
             .map(|(span, range)| {
                 let (part, after) = std::mem::take(&mut rest).split_at_mut(range.len() as usize);
                 rest = after;
-                self.read_span(id, span, range, part, version, call, deadline)
+                let tries = Tries::new(RouteKey::raw(id, span));
+                self.read_span(id, range, part, 0, version, tries, call, deadline)
             })
             .collect();
         spans.try_collect().await
     }
 
-    /// One span of a known version; a retry goes on where the try before it ended.
-    #[allow(clippy::too_many_arguments)] // one call site; a struct would only rename them
+    /// What is missing of one span of a known version, of which there are `got` bytes; a retry goes on where the try before it ended.
+    #[allow(clippy::too_many_arguments)] // two call sites; a struct would only rename them
     async fn read_span(
         &self,
         id: &ObjectId,
-        span: Span,
         range: ByteRange,
         into: &mut [u8],
+        mut got: usize,
         version: &Version,
+        mut tries: Tries,
         call: &Call,
         deadline: Instant,
     ) -> Result<(), Error> {
-        let mut tries = Tries::new(RouteKey::raw(id, span));
-        let mut got = 0;
-        loop {
-            match self.read_part(id, range, into, &mut got, version, &tries, call, deadline).await {
-                Ok(()) => return Ok(()),
-                Err(error) => tries.failed(self, error, deadline).await?,
+        while got < into.len() {
+            let start = range.start() + got as u64;
+            let body = ReadBody { uri: id.to_string(), start, length: range.end() - start };
+            let part = match self.open(&mut tries, &body, version.as_str(), call, deadline).await {
+                Ok(Opened { link, mut reply, item }) => {
+                    let received = receive(&mut reply, item, range.start(), into, &mut got, version, None).await;
+                    received.map_err(|error| (Some(link), error))
+                }
+                Err(failed) => Err(failed),
+            };
+            match part {
+                Ok(()) => {}
+                Err((link, error)) => tries.failed(self, error, link.as_ref(), deadline).await?,
             }
+        }
+        Ok(())
+    }
+}
+
+/// Receives bytes from `start + got` on into their place, beginning with `item`, until all of `into` is there.
+async fn receive(
+    reply: &mut Reply,
+    mut item: ItemHead,
+    start: u64,
+    into: &mut [u8],
+    got: &mut usize,
+    version: &Version,
+    size: Option<u64>,
+) -> Result<(), Error> {
+    loop {
+        if let Some(error) = Error::from_item(&item) {
+            return Err(error.from_node(reply.name(), 1));
+        }
+        if item.version != version.as_str() || size.is_some_and(|size| size != item.size) {
+            return Err(protocol(format!("version {} where {version} was pinned", item.version)));
+        }
+        let end = *got + item.payload_bytes as usize;
+        let place = into.get_mut(*got..end).filter(|place| place.is_empty() || item.offset == start + *got as u64);
+        reply.payload(place.ok_or_else(|| protocol("bytes out of order"))?).await?;
+        *got = end;
+        if item.last {
+            break;
+        }
+        match reply.next().await? {
+            Some(next) => item = next,
+            None => break,
         }
     }
-
-    #[allow(clippy::too_many_arguments)] // one call site; a struct would only rename them
-    async fn read_part(
-        &self,
-        id: &ObjectId,
-        range: ByteRange,
-        into: &mut [u8],
-        got: &mut usize,
-        version: &Version,
-        tries: &Tries,
-        call: &Call,
-        deadline: Instant,
-    ) -> Result<(), Error> {
-        let target = tries.target(self, call, deadline).await?;
-        let start = range.start() + *got as u64;
-        let body = ReadBody { uri: id.to_string(), start, length: range.end() - start };
-        let mut reply = self.ask(&target, Verb::Read, &body, version.as_str(), call, deadline).await?;
-        while let Some(item) = reply.next().await? {
-            if let Some(error) = Error::from_item(&item) {
-                return Err(error.from_node(target.name(), tries.attempt));
-            }
-            if item.version != version.as_str() {
-                return Err(protocol(format!("version {} where {version} was pinned", item.version)));
-            }
-            let place = into.get_mut(*got..*got + item.payload_bytes as usize);
-            let place = place.filter(|_| item.offset == range.start() + *got as u64);
-            reply.payload(place.ok_or_else(|| protocol("bytes out of order"))?).await?;
-            *got += item.payload_bytes as usize;
-            if item.last {
-                break;
-            }
-        }
-        match *got == into.len() {
-            true => Ok(()),
-            false => Err(Error::new(ErrorKind::Unavailable, "the reply ended early").from_node(target.name(), tries.attempt)),
-        }
+    match *got == into.len() {
+        true => Ok(()),
+        false => Err(Error::new(ErrorKind::Unavailable, "the reply ended early")),
     }
 }
 

@@ -1,0 +1,216 @@
+//! One request for pictures: one stream to one node, whose items come as they are ready, each into its slot.
+//!
+//! A slot may be asked for by two requests at once. Whichever has its item first writes it; the other passes over its own, or is
+//! stopped. An exchange pauses where the rest of the batch has something to decide, and goes on from there.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep_until};
+
+use super::images::{Slot, Want, body, of_spec};
+use super::known::Chosen;
+use super::{Call, Client};
+use crate::ask::Reply;
+use crate::batch::Batch;
+use crate::error::{Error, ErrorKind};
+use crate::frame::TensorHead;
+use crate::object::Version;
+use crate::pool::{Kind, Link};
+use crate::wire::{ItemHead, Verb};
+
+/// What is the same for every request of a batch.
+#[derive(Clone, Copy)]
+pub(super) struct Ask<'a> {
+    pub(super) client: &'a Client,
+    pub(super) slots: &'a [Slot<'a>],
+    pub(super) batch: &'a Batch,
+    pub(super) call: &'a Call,
+    pub(super) deadline: Instant,
+}
+
+/// One request, and what it has given so far.
+pub(super) struct Exchange {
+    /// Tells the requests of a batch apart.
+    pub(super) number: u64,
+    pub(super) link: Arc<Link>,
+    /// Whether it was sent because another one is slow.
+    pub(super) is_hedge: bool,
+    /// What is not answered.
+    pub(super) open: HashMap<usize, Want>,
+    pub(super) done: Vec<(usize, Version)>,
+    pub(super) failed: Vec<(Want, Error)>,
+    /// Slots that another request was writing already.
+    pub(super) beaten: Vec<Want>,
+    reply: Option<Reply>,
+    /// How long an item is waited for before another node is asked as well.
+    hedge_after: Option<Duration>,
+    /// Whether the node's waits have been told of this one.
+    told: bool,
+}
+
+/// Why an exchange pauses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Pause {
+    /// An item is slow to come.
+    Slow,
+    /// Another request was first for a slot.
+    Beaten,
+    /// It is over.
+    Ended,
+}
+
+/// How the receiving of one item ended.
+enum Taken {
+    Picture(Version),
+    /// Another request was first.
+    Beaten,
+    /// This item alone.
+    Failed(Error),
+    /// The whole stream.
+    Broken(Error),
+}
+
+impl Exchange {
+    pub(super) fn new(number: u64, link: Arc<Link>, is_hedge: bool, wants: &[Want]) -> Self {
+        Self {
+            number,
+            link,
+            is_hedge,
+            open: wants.iter().map(|want| (want.index, *want)).collect(),
+            done: Vec::new(),
+            failed: Vec::new(),
+            beaten: Vec::new(),
+            reply: None,
+            hedge_after: None,
+            told: false,
+        }
+    }
+
+    /// What is open ends with `error`.
+    fn end(mut self, error: &Error) -> Self {
+        self.reply = None;
+        self.failed.extend(self.open.drain().map(|(_, want)| (want, error.clone())));
+        self
+    }
+
+    /// Takes the node's longest wait down, once.
+    fn waited(&mut self) {
+        if let Some(reply) = self.reply.as_ref().filter(|_| !self.told) {
+            self.told = true;
+            self.link.waited(Kind::Frames, reply.longest());
+        }
+    }
+}
+
+impl Ask<'_> {
+    /// Sends the request, and receives until there is something to decide.
+    pub(super) async fn request(self, mut exchange: Exchange, chosen: Chosen, wants: Vec<Want>) -> (Exchange, Pause) {
+        let body = body(self.slots, &wants);
+        match self.client.ask(&chosen, Verb::Frames, &body, "", self.call, self.deadline).await {
+            Ok(reply) => {
+                exchange.hedge_after = if exchange.is_hedge { None } else { exchange.link.hedge_after(Kind::Frames) };
+                exchange.reply = Some(reply);
+                self.proceed(exchange).await
+            }
+            Err(error) => (exchange.end(&error), Pause::Ended),
+        }
+    }
+
+    /// Goes on receiving.
+    pub(super) async fn proceed(self, mut exchange: Exchange) -> (Exchange, Pause) {
+        match self.receive(&mut exchange).await {
+            Ok(pause) => (exchange, pause),
+            Err(error) => (exchange.end(&error), Pause::Ended),
+        }
+    }
+
+    async fn receive(self, exchange: &mut Exchange) -> Result<Pause, Error> {
+        let early = || Error::new(ErrorKind::Unavailable, "the reply ended early");
+        loop {
+            if exchange.open.is_empty() {
+                exchange.waited();
+                return Ok(Pause::Ended);
+            }
+            let reply = exchange.reply.as_mut().ok_or_else(early)?;
+            let slow_at = exchange.hedge_after.map(|after| reply.since() + after);
+            let slow = async {
+                match slow_at {
+                    Some(at) => sleep_until(at).await,
+                    None => std::future::pending().await,
+                }
+            };
+            let item = tokio::select! {
+                biased;
+                item = reply.next() => Some(item?.ok_or_else(early)?),
+                () = slow => None,
+            };
+            let Some(item) = item else {
+                exchange.hedge_after = None;
+                exchange.waited();
+                return Ok(Pause::Slow);
+            };
+            if let Some(error) = Error::from_item(&item).filter(|_| item.attempt == 0) {
+                // No try has that number: the request was refused as a whole.
+                return Err(error.from_node(exchange.link.name(), 1));
+            }
+            let index = item.index as usize;
+            let want = exchange.open.get(&index).copied().filter(|want| want.attempt() == item.attempt);
+            let want = want.ok_or_else(|| protocol("a slot that was not asked for"))?;
+            let taken = self.take(&item, reply).await;
+            exchange.open.remove(&index);
+            match taken {
+                Taken::Picture(version) => exchange.done.push((index, version)),
+                Taken::Failed(error) => exchange.failed.push((want, error.from_node(exchange.link.name(), want.tries.attempt))),
+                Taken::Beaten => {
+                    exchange.beaten.push(want);
+                    return Ok(Pause::Beaten);
+                }
+                Taken::Broken(error) => {
+                    exchange.failed.push((want, error.clone()));
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    /// Receives one item into its slot.
+    async fn take(self, item: &ItemHead, reply: &mut Reply) -> Taken {
+        if let Some(error) = Error::from_item(item) {
+            return Taken::Failed(error);
+        }
+        let head = item.tensor.ok_or_else(|| protocol("a picture without shape"));
+        let head = head.and_then(|tensor| TensorHead::try_from(tensor).map_err(|e| protocol(&e.to_string())));
+        let spec = self.slots[item.index as usize].spec.image();
+        let head = head.and_then(|head| of_spec(head, spec));
+        let version = Version::new(&item.version).map_err(|e| protocol(&e.to_string()));
+        let (head, version) = match (head, version) {
+            (Ok(head), Ok(version)) if head.bytes() == u64::from(item.payload_bytes) => (head, version),
+            (Err(error), _) | (_, Err(error)) => return Taken::Broken(error),
+            _ => return Taken::Broken(protocol("a picture whose bytes do not fit its shape")),
+        };
+        // The requests of a batch are polled by one task, so that nothing comes between the question and the taking.
+        if self.batch.is_taken(item.index as usize) {
+            return reply.pass(item).await.map_or_else(Taken::Broken, |()| Taken::Beaten);
+        }
+        let mut place = match self.batch.place(item.index as usize, head) {
+            Ok(place) => place,
+            Err(error) if error.kind == ErrorKind::Invalid => {
+                return reply.pass(item).await.map_or_else(Taken::Broken, |()| Taken::Failed(error));
+            }
+            Err(error) => return Taken::Broken(error),
+        };
+        match reply.payload(place.bytes()).await {
+            Ok(()) => {
+                place.done();
+                Taken::Picture(version)
+            }
+            Err(error) => Taken::Broken(error),
+        }
+    }
+}
+
+fn protocol(message: &str) -> Error {
+    Error::new(ErrorKind::Protocol, message)
+}

@@ -1,0 +1,102 @@
+//! The beginning of a raw reply: from the node whose turn it is, or, where that takes longer than it mostly does, from the next one. The
+//! first item decides; the other stream is stopped before any of its bytes are read, so that one stream alone writes.
+
+use std::sync::Arc;
+
+use futures::stream::{FuturesUnordered, StreamExt};
+use tokio::time::{Instant, sleep_until};
+
+use super::known::Chosen;
+use super::{Call, Client, Tries};
+use crate::ask::Reply;
+use crate::error::{Error, ErrorKind};
+use crate::pool::{Kind, Link};
+use crate::stats::count;
+use crate::wire::{ItemHead, ReadBody, Verb};
+
+/// A reply that has begun.
+pub(super) struct Opened {
+    pub(super) link: Arc<Link>,
+    pub(super) reply: Reply,
+    /// Its first item, which is no failure.
+    pub(super) item: ItemHead,
+}
+
+/// A failure, and whose it is, if anybody was asked.
+pub(super) type Failed = (Option<Arc<Link>>, Error);
+
+impl Client {
+    /// Asks for raw bytes.
+    pub(super) async fn open(
+        &self,
+        tries: &mut Tries,
+        body: &ReadBody,
+        pin: &str,
+        call: &Call,
+        deadline: Instant,
+    ) -> Result<Opened, Failed> {
+        let known = self.cluster(call, deadline).await.map_err(|error| (None, error))?;
+        let first = self.choose(&known, tries).map_err(|error| (None, error))?;
+        let (link, began) = (first.link.clone(), Instant::now());
+        let hedge_at = link.hedge_after(Kind::Read).map(|after| began + after);
+        let mut asked = FuturesUnordered::new();
+        asked.push(self.begin(first, tries.attempt, body, pin, call, deadline));
+        let mut hedge_at = hedge_at.filter(|at| *at < deadline);
+        loop {
+            let hedge = async {
+                match hedge_at {
+                    Some(at) => sleep_until(at).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                begun = asked.next() => match begun {
+                    Some(Ok(opened)) => {
+                        if !Arc::ptr_eq(&opened.link, &link) {
+                            // It took at least as long as this.
+                            link.waited(Kind::Read, began.elapsed());
+                            count(&self.inner.pool.counters().hedges_won, 1);
+                        }
+                        return Ok(opened);
+                    }
+                    Some(Err((link, error))) if asked.is_empty() || error.kind.is_final() => return Err((Some(link), error)),
+                    // The other one is under way still.
+                    Some(Err(_)) => {}
+                    None => return Err((None, Error::new(ErrorKind::Protocol, "nobody was asked"))),
+                },
+                () = hedge => {
+                    hedge_at = None;
+                    if let Some(beside) = known.beside(tries, &link).filter(|_| self.hedges(1) > 0) {
+                        tries.attempt += 1;
+                        asked.push(self.begin(beside, tries.attempt, body, pin, call, deadline));
+                    }
+                }
+            }
+        }
+    }
+
+    async fn begin(
+        &self,
+        chosen: Chosen,
+        attempt: u32,
+        body: &ReadBody,
+        pin: &str,
+        call: &Call,
+        deadline: Instant,
+    ) -> Result<Opened, (Arc<Link>, Error)> {
+        let begun = async {
+            let mut reply = self.ask(&chosen, Verb::Read, body, pin, call, deadline).await?;
+            let item = reply.next().await?.ok_or_else(|| Error::new(ErrorKind::Unavailable, "the reply is empty"))?;
+            chosen.link.waited(Kind::Read, reply.longest());
+            match Error::from_item(&item) {
+                Some(error) => Err(error.from_node(chosen.link.name(), attempt)),
+                None => Ok((reply, item)),
+            }
+        };
+        match begun.await {
+            Ok((reply, item)) => Ok(Opened { link: chosen.link, reply, item }),
+            Err(error) => Err((chosen.link, error)),
+        }
+    }
+}
