@@ -24,7 +24,7 @@ async fn a_bad_network_damages_nothing() {
         return;
     }
     let (data, state) = (tempfile::tempdir().expect("folder"), tempfile::tempdir().expect("folder"));
-    let count = if soak() { 60 } else { 6 };
+    let count = if soak() { 60 } else { 12 };
     let objects: Vec<(String, Vec<u8>)> =
         (1..=count).map(|number| (format!("object-{number}"), stamped(number, 150_000 * (1 + number as usize % 6)))).collect();
     objects.iter().for_each(|(key, bytes)| std::fs::write(data.path().join(key), bytes).expect("write"));
@@ -39,7 +39,7 @@ async fn a_bad_network_damages_nothing() {
     let proxy = Proxy::start(near, far, 61).await.expect("proxy");
     let delay = Duration::from_millis(20);
     for way in [Way::Out, Way::Back] {
-        proxy.set(way, Faults { loss: 5, double: 2, corrupt: 1, reorder: 10, delay, cut: false });
+        proxy.set(way, Faults { loss: 5, double: 2, corrupt: 2, reorder: 10, delay, cut: false });
     }
     let mut config = fleet.client_config();
     config.addresses = vec![near.to_string()];
