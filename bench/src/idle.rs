@@ -39,15 +39,15 @@ struct Shared {
     host: String,
     /// Of each line, the connection that it has.
     lines: Vec<Mutex<Option<quinn::Connection>>>,
-    /// How often a line has been connected, all together.
-    connected: AtomicUsize,
+    /// How often each line has been connected.
+    lives: Vec<AtomicUsize>,
     /// Bytes received by connections that are no more.
     received_before: AtomicU64,
     handshakes: tokio::sync::Semaphore,
 }
 
 impl Idle {
-    /// Opens `count` connections, or as many as can be had: the first that fails after ten tries ends it, and its error is printed.
+    /// Opens `count` connections, or as many as can be had: when none is added for ten seconds, that is all.
     pub async fn open(address: SocketAddr, ca: &Path, count: usize, seed: u64) -> Result<Self> {
         let files = TlsFiles { ca: Some(ca.to_owned()), ..TlsFiles::default() };
         let host = address.ip().to_string();
@@ -61,7 +61,7 @@ impl Idle {
             address,
             host,
             lines: (0..count).map(|_| Mutex::new(None)).collect(),
-            connected: AtomicUsize::new(0),
+            lives: (0..count).map(|_| AtomicUsize::new(0)).collect(),
             received_before: AtomicU64::new(0),
             handshakes: tokio::sync::Semaphore::new(HANDSHAKES),
         });
@@ -71,15 +71,16 @@ impl Idle {
         }
         let mut idle = Self { shared, keepers, count };
         // A machine that holds fewer stops getting more.
-        let (mut last, mut since) = (0, Instant::now());
-        while idle.connected() < count && since.elapsed() < HANDSHAKE_MAX {
+        let (none, mut last, mut since) = (vec![0; count], 0, Instant::now());
+        while last < count && since.elapsed() < HANDSHAKE_MAX {
             sleep(Duration::from_millis(20)).await;
-            if idle.connected() > last {
-                (last, since) = (idle.connected(), Instant::now());
+            let made = idle.made_since(&none);
+            if made > last {
+                (last, since) = (made, Instant::now());
             }
         }
         ensure!(last > 0, "no connection to {address} in {HANDSHAKE_MAX:?}");
-        idle.count = idle.connected();
+        idle.count = last;
         Ok(idle)
     }
 
@@ -88,9 +89,14 @@ impl Idle {
         self.count
     }
 
-    /// How often a connection has been made, all together.
-    pub fn connected(&self) -> usize {
-        self.shared.connected.load(Relaxed)
+    /// How often each has been made so far.
+    pub fn lives(&self) -> Vec<usize> {
+        self.shared.lives.iter().map(|lives| lives.load(Relaxed)).collect()
+    }
+
+    /// How many have been made since `before`.
+    pub fn made_since(&self, before: &[usize]) -> usize {
+        self.lives().iter().zip(before).filter(|(now, before)| now > before).count()
     }
 
     /// Bytes that all of them received so far, of every kind.
@@ -160,7 +166,7 @@ async fn keep(shared: Arc<Shared>, number: usize, mut random: Random) {
         };
         if let Some(connection) = made {
             *shared.lines[number].lock() = Some(connection.clone());
-            shared.connected.fetch_add(1, Relaxed);
+            shared.lives[number].fetch_add(1, Relaxed);
             connection.closed().await;
             shared.lines[number].lock().take();
             shared.received_before.fetch_add(connection.stats().udp_rx.bytes, Relaxed);

@@ -62,15 +62,15 @@ pub async fn run(run: &Run) -> Result<Report> {
     view_change(&mut fleet, &idle, &objects, run, &mut report).await?;
 
     load.turn();
-    let connected = idle.connected();
+    let lives = idle.lives();
     fleet.kill(0).await?;
     let restarted = Instant::now();
     fleet.launch(0)?;
     fleet.ready(0).await?;
-    while idle.connected() < connected + idle.count() && restarted.elapsed() < 2 * BACK {
+    while idle.made_since(&lives) < idle.count() && restarted.elapsed() < 2 * BACK {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    let back = if idle.connected() < connected + idle.count() { f64::INFINITY } else { restarted.elapsed().as_secs_f64() };
+    let back = if idle.made_since(&lives) < idle.count() { f64::INFINITY } else { restarted.elapsed().as_secs_f64() };
     let page = load.turn();
     page.judge("cached reads while they come back", &mut report);
     report.push(figure("after kill and restart: until all are back", "s", back).against(&many).at_most(BACK.as_secs_f64()));
