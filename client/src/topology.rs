@@ -101,15 +101,18 @@ impl Topology {
         self.walk(key).find(|row| turn < u64::from(row.ramp)).or(Some(owner))
     }
 
-    /// Nodes that may hold `key` where `without` does not, the likeliest first: the walk over all that hold something, up to and
-    /// with the first settled one that clients ask, at most [`PEEKS_MAX`]. One that leaves, or was heavier once, ends nothing: what was first
-    /// read since is not with it.
+    /// Nodes that may hold `key` where `without` does not, the likeliest first: the walk over all that hold something, until all have come
+    /// that clients ask up to and with the first settled one; at most [`PEEKS_MAX`]. One that leaves, or was heavier once, ends nothing:
+    /// what was first read since is not with it.
     pub fn holders(&self, key: RouteKey, without: &str) -> Vec<&NodeRow> {
-        let last = self.serving.walk(key).find(|row| row.settled && row.id != without).map(|row| row.id.as_str());
-        let mut found = Vec::new();
+        let others = || self.serving.walk(key).filter(|row| row.id != without);
+        let mut awaited = others().position(|row| row.settled).map_or(PEEKS_MAX, |settled| settled + 1);
+        let is_awaited = |row: &NodeRow, until| others().take(until).any(|other| other.id == row.id);
+        let (until, mut found) = (awaited, Vec::new());
         for row in self.holding.walk(key).filter(|row| row.id != without) {
+            awaited -= usize::from(is_awaited(row, until));
             found.push(row);
-            if Some(row.id.as_str()) == last || found.len() == PEEKS_MAX {
+            if awaited == 0 || found.len() == PEEKS_MAX {
                 break;
             }
         }

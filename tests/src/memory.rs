@@ -235,7 +235,8 @@ impl World {
             true => Bytes::new(),
             false => self.reader.page_inside(id, page, range, &head, Some(door), terms).await?.bytes,
         };
-        Ok(Lent { version: head.version, size: head.size, tensor: None, bytes })
+        let age = self.reader.age(&head);
+        Ok(Lent { version: head.version, size: head.size, age, tensor: None, bytes })
     }
 
     /// A picture, held for `drain`.

@@ -97,11 +97,15 @@ fn measure(size: &Size, set: u64, fewer: usize, found: &mut Found) -> Result<()>
     drop(held);
 
     let begun = thread_cpu();
-    keys.iter().for_each(|&key| drop(black_box(ring.owner(key))));
+    keys.iter().for_each(|&key| {
+        black_box(ring.owner(key));
+    });
     found.owner_ns.push((thread_cpu() - begun) * 1e9 / count as f64);
     let walked = count.min(2000);
     let begun = thread_cpu();
-    keys.iter().take(walked).for_each(|&key| drop(black_box(ring.walk(key).take(3).count())));
+    keys.iter().take(walked).for_each(|&key| {
+        black_box(ring.walk(key).take(3).count());
+    });
     found.walk_us.push((thread_cpu() - begun) * 1e6 / walked as f64);
 
     let after = build(&rows);
@@ -133,7 +137,9 @@ fn asked(set: u64) -> Result<(f64, f64)> {
     let mut random = Random::new(set, 2);
     let keys: Vec<RouteKey> = (0..100_000).map(|_| RouteKey(random.next())).collect();
     let begun = thread_cpu();
-    keys.iter().for_each(|&key| drop(black_box(topology.server(key))));
+    keys.iter().for_each(|&key| {
+        black_box(topology.server(key));
+    });
     let server = (thread_cpu() - begun) * 1e9 / keys.len() as f64;
     let begun = thread_cpu();
     keys.iter().take(2000).for_each(|&key| drop(black_box(topology.order(key))));

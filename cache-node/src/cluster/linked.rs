@@ -105,6 +105,6 @@ impl Peers for Linked {
 }
 
 fn lent(peeked: Peeked) -> Lent {
-    let Peeked { version, size, tensor, bytes } = peeked;
-    Lent { version, size, tensor, bytes }
+    let Peeked { version, size, age, tensor, bytes } = peeked;
+    Lent { version, size, age, tensor, bytes }
 }

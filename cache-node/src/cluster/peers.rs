@@ -1,5 +1,7 @@
 //! The other nodes as this one meets them: who serves a key, who may hold it, and what can be asked of them.
 
+use std::time::Duration;
+
 use async_trait::async_trait;
 use bytes::Bytes;
 use framecache::wire::NodeRow;
@@ -13,6 +15,8 @@ pub struct Lent {
     pub version: Version,
     /// Bytes of the whole object.
     pub size: u64,
+    /// How long ago the origin said that this is the version: news do not grow young on their way.
+    pub age: Duration,
     /// What the pixels look like, of a frame.
     pub tensor: Option<TensorHead>,
     /// Bytes of a page or range, or pixels.

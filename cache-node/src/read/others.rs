@@ -175,9 +175,15 @@ impl Reader {
         None
     }
 
-    /// The head that came with another node's bytes. As old as their arrival: that node judged it current, or it was asked by version.
+    /// The head that came with another node's bytes, as old as it was there.
     fn head_of(&self, lent: &Lent) -> Head {
-        Head { version: lent.version.clone(), size: lent.size, fetched_unix_ms: self.clock.now_unix_ms() }
+        let age = u64::try_from(lent.age.as_millis()).unwrap_or(u64::MAX);
+        Head { version: lent.version.clone(), size: lent.size, fetched_unix_ms: self.clock.now_unix_ms().saturating_sub(age) }
+    }
+
+    /// How old a head is, for another node.
+    pub fn age(&self, head: &Head) -> Duration {
+        Duration::from_millis(self.clock.now_unix_ms().saturating_sub(head.fetched_unix_ms))
     }
 
     fn frame_of(&self, lent: Lent) -> Option<Entry> {

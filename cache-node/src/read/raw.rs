@@ -73,19 +73,18 @@ impl Reader {
         if let Some(entry) = self.held(&pages::key(&object, near), Some(pin), terms.deadline).await? {
             return Ok(entry.head);
         }
-        // Whoever serves the page or may hold it, holds it of that version or knows better.
+        // Under the name by which others ask for the same page, who know no version: with If-Match it would be fetched beside it.
         let from = self.source(&object, near, terms);
-        let among_others = from == From::Server || !self.peers.holders(Self::raw_key(&object, near.range().start())).is_empty();
-        if among_others {
+        let fill = Fill { what: What::Page(object.clone(), near, None), from };
+        let entry = self.filled(fill, Purpose::Reply(None), |head| head.version == *pin, terms).await?;
+        if entry.head.version == *pin {
+            return Ok(entry.head);
+        }
+        // Another node may have given what is no longer, or not yet, current.
+        if from == From::Server || !self.peers.holders(Self::raw_key(&object, near.range().start())).is_empty() {
             return Ok(self.pinned_page(object, near, pin.clone(), Purpose::Reply(None), terms).await?.head);
         }
-        // Under the name by which others ask for the same page, who know no version: with If-Match it would be fetched beside it.
-        let fill = Fill { what: What::Page(object, near, None), from };
-        let entry = self.filled(fill, Purpose::Reply(None), |head| head.version == *pin, terms).await?;
-        match entry.head.version == *pin {
-            true => Ok(entry.head),
-            false => Err(self.changed(id, pin.clone(), Some(entry.head.version))),
-        }
+        Err(self.changed(id, pin.clone(), Some(entry.head.version)))
     }
 
     /// Begins to bring `page` into RAM, if it is not there; nobody waits for it.

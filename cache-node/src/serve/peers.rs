@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use framecache::wire::{DecodeBody, ItemHead, PeekBody, Status};
+use framecache::wire::{DecodeBody, Ext, ItemHead, PeekBody, Status, ext};
 use framecache::{DecodeSpec, Page};
 
 use super::answer::{Answer, Gone, failure, read_failure};
@@ -11,7 +11,7 @@ use super::verbs::{permitted, pin};
 use super::{Request, Service};
 use crate::auth::Action;
 use crate::budget::{Level, Reservation};
-use crate::cache::{Body, Entry};
+use crate::cache::{Body, Entry, Head};
 use crate::cluster::Piece;
 use crate::decode::SPECS_MAX;
 use crate::read::{Terms, Way};
@@ -20,7 +20,7 @@ use crate::read::{Terms, Way};
 pub(super) async fn peek(body: PeekBody, answer: &mut Answer, service: &Arc<Service>, request: &Request) -> Result<(), Gone> {
     let (head, payload, _reservation) = match held(&body, service, request).await {
         Ok((entry, reservation)) => {
-            let (head, payload) = item(entry);
+            let (head, payload) = item(entry, service, request);
             (head, payload, Some(reservation))
         }
         Err(head) => (*head, Bytes::new(), None),
@@ -64,7 +64,7 @@ pub(super) async fn decode(body: DecodeBody, answer: &mut Answer, service: &Arc<
     let last = each.len().saturating_sub(1);
     for (index, entry) in each.into_iter().enumerate() {
         let (head, payload) = match entry {
-            Ok(entry) => item(entry),
+            Ok(entry) => item(entry, service, request),
             Err(error) => (read_failure(&error), Bytes::new()),
         };
         answer.item(ItemHead { index: index as u32, last: index == last, ..head }, payload).await?;
@@ -89,11 +89,18 @@ fn decodable(body: &DecodeBody, request: &Request) -> Result<Vec<DecodeSpec>, Bo
 }
 
 /// An entry as an item of a reply.
-fn item(entry: Entry) -> (ItemHead, Bytes) {
+fn item(entry: Entry, service: &Service, request: &Request) -> (ItemHead, Bytes) {
     let Entry { head, body } = entry;
+    let ext = age(&head, service, request);
     let (tensor, payload) = match body {
         Body::Raw(bytes) => (None, bytes),
         Body::Frame(tensor) => (Some(tensor.head.into()), tensor.data),
     };
-    (ItemHead { size: head.size, version: head.version.as_str().to_owned(), tensor, ..ItemHead::default() }, payload)
+    (ItemHead { size: head.size, version: head.version.as_str().to_owned(), tensor, ext, ..ItemHead::default() }, payload)
+}
+
+/// What another node is told besides: how old the head is, so that no policy trusts it for longer than one node would.
+pub(super) fn age(head: &Head, service: &Service, request: &Request) -> Ext {
+    let ms = u64::try_from(service.reader.age(head).as_millis()).unwrap_or(u64::MAX);
+    request.peer.iter().map(|_| (ext::AGE, ms.to_le_bytes().to_vec())).collect()
 }

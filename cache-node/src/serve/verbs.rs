@@ -213,6 +213,7 @@ async fn send_pages(read: Admitted, answer: &mut Answer, service: &Arc<Service>,
         last,
         size: head.size,
         version: head.version.as_str().to_owned(),
+        ext: peers::age(head, service, request),
         ..ItemHead::default()
     };
     if range.is_empty() {
@@ -261,7 +262,8 @@ async fn frames(body: FramesBody, answer: &mut Answer, service: &Arc<Service>, r
                 Ok(ServedFrame { head, tensor, reservation }) => {
                     let tensor_head = Some(tensor.head.into());
                     let version = head.version.as_str().to_owned();
-                    let head = of(ItemHead { size: head.size, version, tensor: tensor_head, ..ItemHead::default() });
+                    let ext = peers::age(&head, service, request);
+                    let head = of(ItemHead { size: head.size, version, tensor: tensor_head, ext, ..ItemHead::default() });
                     made.push((head, tensor.data, reservation));
                 }
             }

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use framecache::topology::PEEKS_MAX;
 use framecache::wire::{NodeRow, RAMP_FULL};
 use framecache::{ByteRange, DecodeSpec, ErrorKind, RouteKey, Span, Tensor, Topology, Version, View};
 use framecache_node::cache::Head;
@@ -193,9 +194,13 @@ impl Fleet {
         *self.net.cuts.lock() = ways.iter().map(|(from, to)| (name(*from), name(*to))).collect();
     }
 
-    /// Nodes in the ring that are not settled.
-    pub fn newcomers(&self) -> usize {
-        self.rows.lock().values().filter(|row| row.state == 1 && !row.settled).count()
+    /// Whether after one more change whoever held a key is still among the few that are asked for it: each change may put another node
+    /// before it.
+    pub fn bears_another_change(&self) -> bool {
+        let rows = self.rows.lock();
+        let newcomers = rows.values().filter(|row| row.state == 1 && !row.settled).count();
+        let others = rows.values().filter(|row| row.state == 2 || row.weight != 100 || row.held_weight != 100).count();
+        newcomers + others < PEEKS_MAX - usize::from(others > 0)
     }
 
     /// Everybody knows the same in this instant.

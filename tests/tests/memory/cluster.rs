@@ -8,7 +8,6 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use framecache::object::PAGE_BYTES;
-use framecache::topology::PEEKS_MAX;
 use framecache::wire::RAMP_FULL;
 use framecache::{ByteRange, DecodeSpec, Version};
 use framecache_node::cache::Freshness;
@@ -122,6 +121,8 @@ async fn story(seed: u64, bug: Option<Bug>) -> Outcomes {
                 while let Some(ended) = if faithful { calls.join_next().await } else { None } {
                     count(&mut outcomes, ended);
                 }
+                // Pages that are brought in ahead outlive the call.
+                sleep(Duration::from_millis(if faithful { 500 } else { 0 })).await;
                 story.happens(&mut dice);
             }
             _ => drop(calls.spawn(story.call(own))),
@@ -193,6 +194,9 @@ impl Story {
         let fleet = &self.fleet;
         let members = fleet.members();
         let others: Vec<usize> = (0..fleet.nodes()).filter(|index| !members.contains(index)).collect();
+        if self.faithful && !self.fleet.bears_another_change() {
+            return;
+        }
         let late = if self.faithful { 0 } else { dice.within(0..2000) };
         let member = *dice.one_of(&members);
         match dice.within(0..10) {
@@ -200,11 +204,10 @@ impl Story {
                 let index = *dice.one_of(&others);
                 match self.faithful {
                     false => fleet.join(index, late, dice.within(1000..8000)),
-                    // Nothing is lost as long as newcomers are few, and settled only after all was read.
-                    true if fleet.newcomers() < PEEKS_MAX => fleet.state(index, 0, |row| {
+                    // Settled only after all was read.
+                    true => fleet.state(index, 0, |row| {
                         (row.state, row.settled, row.ramp) = (1, false, *dice.one_of(&[0, 100, RAMP_FULL]));
                     }),
-                    true => {}
                 }
             }
             4..6 if members.len() > 1 => fleet.state(member, late, |row| row.state = 2),
@@ -284,8 +287,8 @@ impl Story {
     fn judge_version(&self, key: &str, version: &Version, pin: Option<&Version>, start: Instant) {
         let trust = match self.freshness {
             Freshness::Immutable => Trust::Ever,
-            // The node that is asked and the one that it asks each trust for as long; ages are kept in whole milliseconds.
-            Freshness::MaxAge(age) => Trust::Age(age * 2 + Duration::from_millis(2)),
+            // However many nodes it came by. Ages are kept in whole milliseconds, and links take some.
+            Freshness::MaxAge(age) => Trust::Age(age + Duration::from_millis(20)),
             Freshness::Always => Trust::Age(Duration::ZERO),
         };
         match pin {

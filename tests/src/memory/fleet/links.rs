@@ -130,7 +130,7 @@ impl Peers for Links {
             if self.has(Bug::MemoryKept) {
                 std::mem::forget(reservation);
             }
-            let lent = lent(entry);
+            let lent = lent(entry, life);
             let version = version.cloned().unwrap_or_else(|| lent.version.clone());
             Ok((bytes <= most).then_some(Lent { version, ..lent }))
         })
@@ -169,13 +169,16 @@ impl Peers for Links {
         deadline: Instant,
     ) -> Result<Lent, Error> {
         let (terms, spec) = (self.terms(deadline), self.spec(spec));
-        let ask = async |life: &Life| life.world.reader.frame(id, &spec, version, &terms).await;
-        let served = self.call(node, deadline, ask).await?;
-        let bytes = served.tensor.data.len() as u64;
+        let ask = async |life: &Life| {
+            let served = life.world.reader.frame(id, &spec, version, &terms).await?;
+            Ok(lent(Entry { head: served.head, body: Body::Frame(served.tensor) }, life))
+        };
+        let lent = self.call(node, deadline, ask).await?;
+        let bytes = lent.bytes.len() as u64;
         if bytes > most {
             return Err(Error::new(ErrorKind::TooLarge, format!("{bytes} bytes, at most {most} were asked for")));
         }
-        Ok(lent(Entry { head: served.head, body: Body::Frame(served.tensor) }))
+        Ok(lent)
     }
 
     async fn decode(
@@ -191,9 +194,11 @@ impl Peers for Links {
         // As `serve` does: the bytes come from whoever serves them.
         let terms = Terms { way: Way::Server, ..self.terms(deadline) };
         let specs: Vec<DecodeSpec> = specs.iter().map(|spec| self.spec(spec)).collect();
-        let ask = async |life: &Life| life.world.reader.decode_for_peer(id, version, &specs, &terms).await;
-        let (each, _memory) = self.call(node, deadline, ask).await?;
-        Ok(each.into_iter().map(|made| made.map(lent).map_err(|error| told(&error))).collect())
+        let ask = async |life: &Life| {
+            let (each, _memory) = life.world.reader.decode_for_peer(id, version, &specs, &terms).await?;
+            Ok(each.into_iter().map(|made| made.map(|made| lent(made, life)).map_err(|error| told(&error))).collect())
+        };
+        self.call(node, deadline, ask).await
     }
 }
 
@@ -206,11 +211,12 @@ impl Links {
     }
 }
 
-fn lent(entry: Entry) -> Lent {
+fn lent(entry: Entry, life: &Life) -> Lent {
     let Entry { head, body } = entry;
     let (tensor, bytes) = match body {
         Body::Raw(bytes) => (None, bytes),
         Body::Frame(tensor) => (Some(tensor.head), tensor.data),
     };
-    Lent { version: head.version, size: head.size, tensor, bytes }
+    let age = life.world.reader.age(&head);
+    Lent { version: head.version, size: head.size, age, tensor, bytes }
 }
