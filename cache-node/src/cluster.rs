@@ -27,6 +27,7 @@ mod own;
 mod parts;
 mod peers;
 mod placement;
+mod proofs;
 mod rumour;
 mod seal;
 mod seeds;
@@ -59,10 +60,11 @@ pub use seal::Refusal;
 pub use socket::{AllLinks, Links};
 pub use stats::ClusterStats;
 
-use keeper::{Chains, Command, HEARD_TIME, Keeper, LastJudged, Proofs, Shown, Times};
+use keeper::{Chains, Command, HEARD_TIME, Keeper, LastJudged, Shown, Times};
 use liveness::{Aim, Liveness};
 use membership::Membership;
 use own::Own;
+use proofs::Proofs;
 use seal::{CannotSeal, Seal};
 use seeds::Seeds;
 use socket::{Lane, advertised, bind};
@@ -216,13 +218,12 @@ impl Cluster {
             liveness: ear,
             seeds,
             chains,
-            prove,
             counters: counters.clone(),
             shown: Shown { views: views_sender, row: row_sender, stats: stats.clone() },
             changed,
             met,
             commands: commands_receiver,
-            proofs: Proofs::default(),
+            proofs: Proofs::new(prove),
             times: Times::new(),
             dirty: true,
             judged: LastJudged::nothing(),
@@ -243,6 +244,14 @@ impl Cluster {
         self.views.clone()
     }
 
+    /// Waits until there is another member than this node; false if there is none in that time. A node that opens its doors before
+    /// takes itself for the owner of everything.
+    pub async fn meets(&self, within: Duration) -> bool {
+        let mut views = self.views();
+        let company = views.wait_for(|view| view.members().any(|row| row.id != self.row.borrow().id));
+        tokio::time::timeout(within, company).await.is_ok_and(|met| met.is_ok())
+    }
+
     /// What this node states of itself now.
     pub fn row(&self) -> NodeRow {
         self.row.borrow().clone()
@@ -261,7 +270,7 @@ impl Cluster {
     /// Another share of the keys from now on, in hundredths.
     pub async fn set_weight(&self, weight: u32) {
         // It fails only after `close`.
-        let _ = self.commands.send(Command::Weight(weight)).await;
+        let _ = self.commands.send(Command::Weight(weight.min(rumour::WEIGHT_MAX))).await;
     }
 
     /// Off the ring: returns when all others know, after a second at the latest. The node still answers; end with

@@ -101,8 +101,8 @@ impl Beat {
 /// What is heard, as the rest of the room needs it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Heard {
-    /// Who is silent, or stalled.
-    pub(super) silent: BTreeSet<Life>,
+    /// Who is silent, or stalled, and the version of its row that it has said nothing after.
+    pub(super) silent: BTreeMap<Life, u64>,
     /// The newest version of our own row at which somebody holds us for gone.
     pub(super) told_gone: Option<u64>,
     /// Whose own row is newer than what we know of it.
@@ -222,13 +222,21 @@ impl Clocks {
     pub(super) fn heard(&self, now: Duration) -> Heard {
         let silence = silent_after(self.clocks.len());
         let pinged = || self.clocks.iter().filter(|(_, clock)| clock.target.pinged);
+        let silent = |(life, clock): (&Life, &Clock)| (life.clone(), clock.target.version);
         let name = |(life, _): (&Life, &Clock)| life.0.clone();
         Heard {
-            silent: pinged().filter(|(_, clock)| clock.silent(now, silence)).map(|(life, _)| life.clone()).collect(),
+            silent: pinged().filter(|(_, clock)| clock.silent(now, silence)).map(silent).collect(),
             told_gone: self.clocks.values().filter_map(|clock| clock.told_gone).max(),
             ahead: pinged().filter(|(_, clock)| clock.claims > clock.target.version).map(name).collect(),
             known_at: self.clocks.iter().map(|(life, clock)| (life.0.clone(), clock.knows_us_at)).collect(),
         }
+    }
+}
+
+impl Heard {
+    /// Whether that life has been silent since it stated `version`. What was heard, or not, before it said that is no evidence any more.
+    pub(super) fn is_silent(&self, life: &Life, version: u64) -> bool {
+        self.silent.get(life).is_some_and(|since| *since >= version)
     }
 }
 
@@ -293,7 +301,7 @@ mod tests {
         for tick in 1..=4 {
             assert_eq!(clocks.beat(&("n1".into(), 1), &pong(tick), at(tick * 2900)), None);
         }
-        assert_eq!(clocks.heard(at(11_700)).silent, BTreeSet::from([("n2".into(), 1)]));
+        assert_eq!(clocks.heard(at(11_700)).silent, BTreeMap::from([(("n2".into(), 1), 2)]));
         assert_eq!(silent(&clocks, 14_600), 2);
         clocks.beat(&("n1".into(), 1), &pong(5), at(14_700));
         assert_eq!(silent(&clocks, 14_700), 1);
@@ -310,8 +318,8 @@ mod tests {
             clocks.beat(&("n1".into(), 1), &pong(3), at(second * 1000));
             clocks.beat(&("n2".into(), 1), &pong(second / 10), at(second * 1000));
             let stalled = clocks.heard(at(second * 1000)).silent;
-            assert_eq!(stalled.contains(&("n1".into(), 1)), second >= 16, "{second} s");
-            assert!(!stalled.contains(&("n2".into(), 1)), "{second} s");
+            assert_eq!(stalled.contains_key(&("n1".into(), 1)), second >= 16, "{second} s");
+            assert!(!stalled.contains_key(&("n2".into(), 1)), "{second} s");
         }
     }
 

@@ -1,7 +1,7 @@
 //! The one task in which the room's parts meet: gossip brings statements, the liveness thread says who is heard, certificates are
 //! proved, [`super::membership`] judges, [`super::own`] says what we say, and out come the view and our own texts.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -11,15 +11,14 @@ use framecache::View;
 use framecache::wire::NodeRow;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
-use tokio::task::JoinSet;
 
-use super::Prove;
 use super::clocks::Heard;
 use super::gossip::Gossip;
 use super::keys::{Keychain, Keys, Purpose, Secret};
 use super::liveness::{Aim, Liveness};
 use super::membership::Membership;
 use super::own::Own;
+use super::proofs::Proofs;
 use super::rumour::row_to_text;
 use super::seeds::Seeds;
 use super::stats::{ClusterStats, Counters, add};
@@ -31,7 +30,7 @@ const LOOK: Duration = Duration::from_millis(50);
 const PROGRESS: Duration = Duration::from_millis(100);
 
 /// Least time between two looks, whatever happens: gossip of a large cluster comes in bursts.
-const LOOK_GAP: Duration = Duration::from_millis(10);
+const LOOK_GAP: Duration = Duration::from_millis(20);
 
 /// Time between two contacts with seeds: of a node that is alone with up to [`SEEDS_ALONE`] of them, else with one in turn, so that
 /// sides of a partition that forgot each other meet again.
@@ -48,21 +47,18 @@ const PUSH_LEAVING: usize = 64;
 const FETCH_NODES_MAX: usize = 64;
 const FETCH_GAP: Duration = Duration::from_millis(200);
 
-/// Handshakes under way for proofs, the time for each, and the pause after one that failed: doubled each time up to the longest.
-const PROOFS_MAX: usize = 16;
-const PROOF_TIME: Duration = Duration::from_secs(5);
-const PROOF_PAUSE: Duration = Duration::from_millis(500);
-const PROOF_PAUSE_MAX: Duration = Duration::from_secs(30);
-
 /// Judged anew after this, even if nothing was learned: who is gone is forgotten, and proofs are asked for again.
 const JUDGE_AGAIN: Duration = Duration::from_millis(500);
 
 /// Time between two looks at the key file.
-const KEYS_LOOK: Duration = Duration::from_secs(5);
+const KEYS_LOOK: Duration = Duration::from_secs(2);
 
 /// Time between two complaints about a rival, and between two starts of gossip that failed.
 const RIVAL_COMPLAINT: Duration = Duration::from_secs(60);
 const GOSSIP_PAUSE: Duration = Duration::from_secs(1);
+
+/// Gossip of that age has told of everybody.
+const GOSSIP_YOUNG: Duration = Duration::from_secs(60);
 
 /// What the face asks for. Answered when the others know, or the keeper gave up waiting for it.
 pub(super) enum Command {
@@ -98,7 +94,6 @@ pub(super) struct Keeper {
     pub(super) liveness: Liveness,
     pub(super) seeds: Seeds,
     pub(super) chains: Chains,
-    pub(super) prove: Arc<dyn Prove>,
     pub(super) counters: Arc<Counters>,
     pub(super) shown: Shown,
     pub(super) changed: Arc<Notify>,
@@ -165,14 +160,6 @@ impl Times {
     }
 }
 
-/// Handshakes that were asked for.
-#[derive(Default)]
-pub(super) struct Proofs {
-    running: JoinSet<(NodeRow, bool)>,
-    /// Those under way or that failed: when the next may begin, and how many failed. By what they prove.
-    tried: HashMap<(String, u64, String), (Instant, u32)>,
-}
-
 impl Keeper {
     /// Keeps membership until the last word is said, or the face is dropped.
     pub(super) async fn keep(mut self) {
@@ -186,7 +173,10 @@ impl Keeper {
                 _ = heard.changed() => {}
                 () = changed.notified() => news = true,
                 Some(address) = self.met.recv() => self.gossip.contact(address),
-                Some(Ok((row, proved))) = self.proofs.running.join_next() => self.proved(&row, proved),
+                row = self.proofs.next() => {
+                    self.membership.prove(&row);
+                    self.dirty = true;
+                }
                 command = self.commands.recv() => match command {
                     Some(command) => self.obey(command),
                     None => break,
@@ -240,7 +230,10 @@ impl Keeper {
                 tracing::debug!("more nodes than a view may hold");
             }
         }
-        self.membership.keep(&news.told_of);
+        // Gossip that has just begun anew does not tell of everybody yet.
+        if self.times.gossip_started.elapsed() >= GOSSIP_YOUNG {
+            self.membership.keep(&news.told_of);
+        }
         self.dirty = true;
     }
 
@@ -267,11 +260,11 @@ impl Keeper {
         let same = Arc::ptr_eq(&judged.heard, heard) && judged.own == (self.own.row().incarnation, self.own.row().version);
         if !same || self.dirty || instant - judged.at >= JUDGE_AGAIN {
             self.judge(heard, instant);
-            self.start_proofs(instant);
+            self.proofs.ask(self.membership.unproved().cloned().collect(), instant);
             self.say(heard).await;
             self.aim();
         }
-        self.publish(heard, instant);
+        self.publish(instant);
         self.contact_seeds(heard, instant);
         self.fetch(heard, instant);
         self.answer_waiting(heard)
@@ -284,6 +277,10 @@ impl Keeper {
         for id in &judged.lost {
             add(&self.counters.losses);
             tracing::warn!(node = id, "node is gone: more than half of the others cannot hear it");
+        }
+        {
+            let mut stats = self.shown.stats.lock();
+            (stats.unproved, stats.silent) = (self.membership.unproved().count() as u64, heard.silent.len() as u64);
         }
         self.dirty = false;
         let own = (self.own.row().incarnation, self.own.row().version);
@@ -347,7 +344,7 @@ impl Keeper {
     }
 
     /// Publishes the view, if it is another one and its time has come.
-    fn publish(&mut self, heard: &Heard, now: Instant) {
+    fn publish(&mut self, now: Instant) {
         let recent = self.times.published.is_some_and(|then| now - then < LOOK);
         if recent && !self.judged.lost {
             return;
@@ -360,8 +357,7 @@ impl Keeper {
             nodes[usize::from(row.state.min(3))] += 1;
             nodes
         });
-        let unproved = self.membership.unproved().count() as u64;
-        *self.shown.stats.lock() = ClusterStats { nodes, unproved, silent: heard.silent.len() as u64, ..ClusterStats::default() };
+        self.shown.stats.lock().nodes = nodes;
         self.shown.views.send_replace(Arc::new(view));
     }
 
@@ -407,45 +403,6 @@ impl Keeper {
             let _ = told.send(());
         }
         false
-    }
-
-    fn start_proofs(&mut self, now: Instant) {
-        let wanted: Vec<NodeRow> = self.membership.unproved().cloned().collect();
-        let key = |row: &NodeRow| (row.id.clone(), row.incarnation, row.quic.clone());
-        if self.proofs.tried.len() > wanted.len() {
-            let keys: std::collections::HashSet<_> = wanted.iter().map(key).collect();
-            self.proofs.tried.retain(|tried, _| keys.contains(tried));
-        }
-        for row in wanted {
-            let key = key(&row);
-            let failed = match self.proofs.tried.get(&key) {
-                Some((next, _)) if *next > now => continue,
-                Some((_, failed)) => *failed,
-                None => 0,
-            };
-            if self.proofs.running.len() >= PROOFS_MAX {
-                return;
-            }
-            let pause = PROOF_PAUSE.saturating_mul(1 << failed.min(16)).min(PROOF_PAUSE_MAX);
-            self.proofs.tried.insert(key, (now + PROOF_TIME + pause, failed + 1));
-            let prove = self.prove.clone();
-            self.proofs.running.spawn(async move {
-                let proved = tokio::time::timeout(PROOF_TIME, prove.prove(&row)).await.unwrap_or(false);
-                (row, proved)
-            });
-        }
-    }
-
-    fn proved(&mut self, row: &NodeRow, proved: bool) {
-        let key = (row.id.clone(), row.incarnation, row.quic.clone());
-        if proved {
-            self.membership.prove(row);
-            self.dirty = true;
-            self.proofs.tried.remove(&key);
-        } else if let Some((next, failed)) = self.proofs.tried.get_mut(&key) {
-            *next = Instant::now() + PROOF_PAUSE.saturating_mul(1 << (*failed).min(16)).min(PROOF_PAUSE_MAX);
-            tracing::debug!(node = row.id, address = row.quic, "node did not prove its name");
-        }
     }
 
     async fn restart_gossip(&mut self) {

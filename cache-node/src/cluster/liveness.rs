@@ -3,6 +3,7 @@
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
@@ -59,7 +60,7 @@ impl Liveness {
         let (progress, stop) = (Arc::<AtomicU64>::default(), Arc::<AtomicBool>::default());
         let clocks = Clocks::new(aim.incarnation);
         let aim = Arc::new(ArcSwap::from_pointee(aim));
-        let ear = Ear {
+        let mut ear = Ear {
             socket,
             address,
             is_v6,
@@ -73,7 +74,7 @@ impl Liveness {
             publish,
             begun: Instant::now(),
         };
-        let thread = std::thread::Builder::new().name("liveness".into()).spawn(move || ear.listen())?;
+        let thread = std::thread::Builder::new().name("liveness".into()).spawn(move || ear.live())?;
         Ok(Self { aim, progress, stop, heard, thread: Some(thread) })
     }
 
@@ -119,10 +120,18 @@ struct Ear {
 }
 
 impl Ear {
-    fn listen(mut self) {
+    /// Listens until it is stopped. A panic would silence the node for the others: it begins again.
+    fn live(&mut self) {
         raise_priority();
+        while catch_unwind(AssertUnwindSafe(|| self.listen())).is_err() {
+            tracing::error!("the liveness thread failed; it begins again");
+            std::thread::sleep(WAIT);
+        }
+    }
+
+    fn listen(&mut self) {
         let mut aim = self.aim.load_full();
-        self.clocks.aim(aim.incarnation, &aim.targets, Duration::ZERO);
+        self.clocks.aim(aim.incarnation, &aim.targets, self.begun.elapsed());
         let mut buffer = [0; DATAGRAM_MAX + 1];
         let (mut ran, mut looked) = (Instant::now(), None::<Instant>);
         while !self.stop.load(Ordering::Relaxed) {

@@ -111,9 +111,8 @@ impl Membership {
     /// until its predecessor is known to be dead.
     pub(super) fn rival(&self, own: &NodeRow, heard: &Heard) -> Option<(&NodeRow, bool)> {
         let rival = &self.entries.get(&self.me)?.stated;
-        let lives = state(rival) != NodeState::Gone
-            && proof(rival).2 != proof(own).2
-            && !heard.silent.contains(&(rival.id.clone(), rival.incarnation));
+        let lives =
+            state(rival) != NodeState::Gone && proof(rival).2 != proof(own).2 && !heard.is_silent(&life(rival), rival.version);
         (rival.incarnation > own.incarnation).then_some((rival, lives))
     }
 
@@ -172,8 +171,9 @@ impl Membership {
     pub(super) fn rumour(&self, heard: &Heard) -> Rumour {
         let held = self.entries.values().filter(|entry| entry.counted.as_ref().is_some_and(|row| entry.holds_gone(row)));
         let gone: Vec<Gone> = held.filter_map(|entry| entry.gone.clone()).collect();
-        let said = |life: &&Life| !gone.iter().any(|gone| gone.life() == (life.0.as_str(), life.1));
-        let silent = heard.silent.iter().filter(|life| life.0 != self.me).filter(said).cloned().collect();
+        let told = |life: &Life| life.0 == self.me || gone.iter().any(|gone| gone.life() == (life.0.as_str(), life.1));
+        let silent = heard.silent.iter().filter(|(life, _)| !told(life)).map(|(life, since)| (life.0.clone(), life.1, *since));
+        let silent = silent.collect();
         Rumour { silent, gone }.bounded()
     }
 
@@ -191,7 +191,7 @@ impl Membership {
 
     /// Those that count, are not gone and are heard: who has to know of what happens.
     pub(super) fn live<'a>(&'a self, heard: &'a Heard) -> impl Iterator<Item = &'a str> {
-        let live = |(row, entry): &(&Row, &Entry)| !entry.is_gone() && !heard.silent.contains(&life(row));
+        let live = |(row, entry): &(&Row, &Entry)| !entry.is_gone() && !heard.is_silent(&life(row), row.version);
         self.counted().filter(live).map(|(row, _)| row.id.as_str())
     }
 
@@ -204,23 +204,22 @@ impl Membership {
     /// Marks whom more than half of the live others cannot hear.
     fn lose(&mut self, heard: &Heard, unix_s: u64) -> Vec<String> {
         let witnesses: BTreeSet<&str> = self.live(heard).collect();
-        let mut accusers: HashMap<(&str, u64), usize> = HashMap::new();
+        let mut accusers: HashMap<&str, usize> = HashMap::new();
         for witness in witnesses.iter().filter_map(|id| self.entries.get(*id)) {
-            for (id, incarnation) in &witness.rumour.silent {
-                *accusers.entry((id, *incarnation)).or_default() += 1;
-            }
-            // Held for gone at an older row: it has answered that already.
-            for gone in &witness.rumour.gone {
-                let counted = self.entries.get(&gone.id).and_then(|entry| entry.counted.as_ref());
-                if counted.is_some_and(|row| row.version <= gone.version) {
-                    *accusers.entry(gone.life()).or_default() += 1;
+            let silent = witness.rumour.silent.iter().map(|(id, incarnation, version)| (id, *incarnation, *version));
+            let gone = witness.rumour.gone.iter().map(|gone| (&gone.id, gone.incarnation, gone.version));
+            for (id, incarnation, version) in silent.chain(gone) {
+                // What accuses an older row has been answered by the newer one.
+                let counted = self.entries.get(id).and_then(|entry| entry.counted.as_ref());
+                if counted.is_some_and(|row| row.incarnation == incarnation && row.version <= version) {
+                    *accusers.entry(id).or_default() += 1;
                 }
             }
         }
         let mut lost = Vec::new();
         for (row, entry) in self.counted() {
-            let own_word = usize::from(heard.silent.contains(&life(row)));
-            let accusers = own_word + accusers.get(&(row.id.as_str(), row.incarnation)).copied().unwrap_or(0);
+            let own_word = usize::from(heard.is_silent(&life(row), row.version));
+            let accusers = own_word + accusers.get(row.id.as_str()).copied().unwrap_or(0);
             let others = 1 + witnesses.len() - usize::from(witnesses.contains(row.id.as_str()));
             if !entry.is_gone() && is_lost(accusers, others) {
                 lost.push(row.id.clone());

@@ -15,7 +15,7 @@ fn address() -> SocketAddr {
 }
 
 fn silent(ids: &[&str]) -> Rumour {
-    Rumour { silent: ids.iter().map(|id| (id.to_string(), 1)).collect(), gone: Vec::new() }
+    Rumour { silent: ids.iter().map(|id| (id.to_string(), 1, 2)).collect(), gone: Vec::new() }
 }
 
 fn gone(id: &str, version: u64) -> Rumour {
@@ -23,7 +23,7 @@ fn gone(id: &str, version: u64) -> Rumour {
 }
 
 fn heard_not(ids: &[&str]) -> Heard {
-    Heard { silent: ids.iter().map(|id| (id.to_string(), 1)).collect(), ..Heard::default() }
+    Heard { silent: ids.iter().map(|id| ((id.to_string(), 1), 2)).collect(), ..Heard::default() }
 }
 
 /// The membership of `me`, in which these say that, and have proved who they are.
@@ -130,6 +130,19 @@ fn judgements_accuse_until_they_are_answered() {
     assert_eq!(judge(&mut answered, &Heard::default(), NOW).0, ["a", "b", "c"]);
 }
 
+/// Promise: a newer row answers all that was said and not heard before it, even if that comes to be known later.
+#[test]
+fn a_newer_row_answers_old_silence() {
+    let mut membership = membership(&[("a", Rumour::default()), ("b", silent(&["a"]))]);
+    assert!(membership.hear(row("a", 4), Rumour::default(), address()));
+    assert!(membership.judge(&row("me", 2), &heard_not(&["a"]), NOW).lost.is_empty());
+    let since = Rumour { silent: vec![("a".into(), 1, 4)], gone: Vec::new() };
+    assert!(membership.hear(row("b", 4), since, address()));
+    assert!(membership.judge(&row("me", 2), &heard_not(&["a"]), NOW).lost.is_empty(), "our own silence is the old one");
+    let still = Heard { silent: BTreeMap::from([(("a".into(), 1), 4)]), ..Heard::default() };
+    assert_eq!(membership.judge(&row("me", 2), &still, NOW).lost, ["a"]);
+}
+
 /// Promise: a node that is held for gone learns it from whoever counts, for its own life alone.
 #[test]
 fn nodes_hear_of_their_own_end() {
@@ -176,7 +189,7 @@ fn the_later_start_has_the_name() {
     assert_eq!(lives(&rival(7, "me:1"), &Heard::default()), Some(false), "nobody else can be at our address");
     let mut other = rival(7, "x:1");
     assert_eq!(lives(&other, &Heard::default()), Some(true));
-    let over = Heard { silent: BTreeSet::from([("me".into(), 7)]), ..Heard::default() };
+    let over = Heard { silent: BTreeMap::from([(("me".into(), 7), 2)]), ..Heard::default() };
     assert_eq!(lives(&other, &over), Some(false));
     assert_eq!(other.judge(&own, &Heard::default(), NOW).view.node("me").map(|row| row.incarnation), Some(1));
     other.prove(&NodeRow { incarnation: 7, quic: "x:1".into(), ..row("me", 2) });

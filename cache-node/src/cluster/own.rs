@@ -23,6 +23,9 @@ const RAMP_STEP_MIN: Duration = Duration::from_secs(1);
 /// A node that was held for gone this long ago is forgiven.
 const FLAPPING_WINDOW: Duration = Duration::from_secs(600);
 
+/// Within this time those who judged it by different rows have all told it.
+const SAME_EVENT: Duration = Duration::from_secs(10);
+
 /// The longest that a flapping node stays off the ring, and how many refutations lead there: `2^6 > 60`.
 const PENANCE_MAX: Duration = Duration::from_secs(60);
 const REFUTATIONS_KEPT: usize = 7;
@@ -40,6 +43,8 @@ pub(super) struct Own {
     /// Until when a weight that was larger is still looked for here.
     held_until: Option<Duration>,
     refuted: VecDeque<Duration>,
+    /// The newest judgement that it was told of.
+    told: u64,
 }
 
 impl Own {
@@ -50,7 +55,7 @@ impl Own {
         let held_weight = row.weight;
         let row = NodeRow { version: 2, state: number(NodeState::Serving), ramp, settled: known, held_weight, ..row };
         let (member_since, ramp_since) = (Duration::ZERO, Duration::ZERO);
-        Self { row, settle, member_since, ramp_since, penance_until: None, held_until: None, refuted: VecDeque::new() }
+        Self { row, settle, member_since, ramp_since, penance_until: None, held_until: None, refuted: VecDeque::new(), told: 0 }
     }
 
     pub(super) fn row(&self) -> &NodeRow {
@@ -88,8 +93,12 @@ impl Own {
     }
 
     /// Others hold this node for gone at `version`: says that it is not, if that is news. Whether it was.
+    ///
+    /// It is news as well where something newer was said meanwhile for another reason, unless it is the same event told once more.
     pub(super) fn refute(&mut self, version: u64, now: Duration) -> bool {
-        if version < self.row.version || self.row.state == number(NodeState::Gone) {
+        let unknown = version > self.told && self.refuted.back().is_none_or(|then| now.saturating_sub(*then) >= SAME_EVENT);
+        self.told = self.told.max(version);
+        if self.row.state == number(NodeState::Gone) || !(unknown || version >= self.row.version) {
             return false;
         }
         self.refuted.retain(|then| now.saturating_sub(*then) < FLAPPING_WINDOW);
@@ -238,14 +247,21 @@ mod tests {
         let mut a = own(100);
         a.tick(s(100));
         let stated = a.row().version;
-        assert!(!a.refute(stated - 2, s(200)), "an older row");
         assert!(a.refute(stated, s(200)));
+        assert!(!a.refute(stated - 2, s(200)), "an older row");
         assert_eq!((a.row().version, a.row().state, a.row().settled, a.row().ramp), (stated + 2, 1, false, 256));
         assert!(!a.refute(stated, s(200)));
         assert_eq!(ticked(&mut a, s(299)), (stated + 2, 1, 256, false));
         assert_eq!(ticked(&mut a, s(300)), (stated + 4, 1, 256, true));
         assert!(a.refute(stated + 101, s(301)), "a judgement of what was said in its name");
-        assert_eq!(a.row().version, stated + 102);
+        assert_eq!((a.row().version, a.row().state), (stated + 102, 0));
+
+        let mut busy = own(160);
+        busy.tick(s(30));
+        assert!(busy.refute(2, s(31)), "it was gone, though it said more since");
+        assert!(!busy.refute(2, s(60)) && busy.row().version == 6);
+        busy.tick(s(40));
+        assert!(!busy.refute(6, s(40)), "the same event, told by another");
     }
 
     /// Promise: flapping is damped: the k-th refutation within ten minutes costs min(2^(k-1), 60) s off the ring, and is forgiven.

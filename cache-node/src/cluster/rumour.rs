@@ -8,7 +8,6 @@ use framecache::wire::codec;
 use framecache::wire::{NodeRow, RAMP_FULL, ViewPayload};
 use serde::{Deserialize, Serialize};
 
-use super::clocks::Life;
 use super::seal::is_node_id;
 
 /// Field of [`NodeRow::ext`]: where the node answers liveness pings, as `address:port` in text.
@@ -17,14 +16,14 @@ pub const ROW_LIVENESS: u16 = 1;
 /// Longest text of a row: an address and roles of ordinary length take 400.
 const ROW_TEXT_MAX: usize = 8 << 10;
 
-/// Longest text of a rumour: both lists full, with the longest names, take 25 KiB.
-const RUMOUR_TEXT_MAX: usize = 32 << 10;
+/// Longest text of a rumour: both lists full, with the longest names, take 40 KiB. Chitchat's own limit is 64.
+const RUMOUR_TEXT_MAX: usize = 48 << 10;
 
 /// Most names in one of its lists, the first by name: whoever is not named now is when the others are dealt with.
 const NAMES_MAX: usize = 128;
 
 /// Largest weight, in hundredths, as `node.weight` is checked.
-const WEIGHT_MAX: u32 = 100_000;
+pub(super) const WEIGHT_MAX: u32 = 100_000;
 
 /// Largest number that a clock in milliseconds, or a count of changes, comes to: far from where adding to it could overflow.
 const NUMBER_MAX: u64 = 1 << 53;
@@ -85,8 +84,8 @@ pub(super) fn with_liveness(mut row: NodeRow, address: SocketAddr) -> NodeRow {
 /// Of whom the teller thinks what.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Rumour {
-    /// Whom it cannot hear.
-    pub(super) silent: Vec<Life>,
+    /// Whom it cannot hear, and the version of that one's row that it heard nothing after.
+    pub(super) silent: Vec<(String, u64, u64)>,
     /// Whom it holds for gone.
     pub(super) gone: Vec<Gone>,
 }
@@ -188,7 +187,8 @@ mod tests {
     fn rumours_are_bounded() {
         let names = |n: usize| format!("{n:063}");
         let gone = |n| Gone { id: names(n), incarnation: NUMBER_MAX, version: NUMBER_MAX, since_s: NUMBER_MAX };
-        let all = Rumour { silent: (0..500).map(|n| (names(n), NUMBER_MAX)).collect(), gone: (0..500).map(gone).collect() };
+        let all =
+            Rumour { silent: (0..500).map(|n| (names(n), NUMBER_MAX, NUMBER_MAX)).collect(), gone: (0..500).map(gone).collect() };
         let told = all.bounded();
         assert_eq!((told.silent.len(), told.gone.len()), (NAMES_MAX, NAMES_MAX));
         assert_eq!(Rumour::from_text(&told.to_text().expect("fits")), told);
