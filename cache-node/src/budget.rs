@@ -26,9 +26,9 @@ use policy::{Answer, Ask, Pace};
 
 /// Who asks, deepest first: what holds bytes of a level waits for deeper ones alone, on this node and on others.
 ///
-/// Of a frame that this node does not serve: `Frames` waits for `Forward`, which waits for `Relay` of the node that serves it. There that
-/// waits for `Decode`, or for `Delegate`, which waits for `Decode` of a third. Its bytes come by `Fetch`, which waits for `Lend` of the node
-/// that serves them; that waits for `Fill`, and `Fill` for `Peek` of whoever may hold them.
+/// Of a frame that this node does not serve: `Frames` waits for `Forward`, which waits for `Relay` of the node that serves it. There
+/// that waits for `Decode`, or for `Delegate`, which waits for `Decode` of a third. Its bytes come by `Fetch`, which waits for `Lend`
+/// of the node that serves them; that waits for `Fill`, and `Fill` for `Peek` of whoever may hold them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Level {
     /// What is held, for another node.

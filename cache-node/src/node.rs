@@ -1,5 +1,7 @@
 //! One node: its rooms put together, started in order, ended in order.
 
+mod meeting;
+
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -7,12 +9,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant as StdInstant, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
-use async_trait::async_trait;
 use framecache::View;
 use framecache::peer::Peers as Links;
 use framecache::wire::NodeRow;
 use tokio::net::TcpListener;
-use tokio::sync::watch;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -20,7 +20,7 @@ use tokio_util::task::TaskTracker;
 use crate::auth::Policy;
 use crate::budget::{Budget, BudgetLines, Level};
 use crate::cache::{AdmissionMode, CacheSettings, FoyerStore, Freshness, Store};
-use crate::cluster::{self, AllLinks, Cluster, ClusterSettings, Keys, Linked, Members, Prove};
+use crate::cluster::{Cluster, Keys, Linked, Members};
 use crate::config::{self, AuthPolicy, Config};
 use crate::decode::{Decoder, Limits, PoolSettings, WorkerPool};
 use crate::identity::Identity;
@@ -42,12 +42,6 @@ const PEER_BYTES: u64 = 16 << 20;
 
 /// The least that a level has for itself.
 const FLOOR_MIN: u64 = 64 << 10;
-
-/// Longest handshake that proves another node's name.
-const PROOF_MAX: Duration = Duration::from_secs(3);
-
-/// Longest wait for other nodes at the start: a name that resolves late, or a cluster of which this is the first.
-const MEET_MAX: Duration = Duration::from_secs(5);
 
 /// Memory of requests: one in 32 bytes. A batch of 64 addresses takes 24 KiB, so that a node of 64 GiB has room for 80,000 of them at
 /// once, and the smallest one for the largest request twice.
@@ -166,12 +160,12 @@ impl Node {
         let stop = CancellationToken::new();
         tasks.spawn(serve::quic::accept(endpoint.clone(), service.clone(), stop.clone()));
         // The others prove this node by its door, so that it is open before they are told.
-        let cluster = join_cluster(&config, row.clone(), keys, links.clone()).await?;
+        let cluster = meeting::join(&config, row.clone(), keys, links.clone()).await?;
         if let Some(cluster) = &cluster {
             crate::exports::cluster(&registry, cluster.clone());
-            tasks.spawn(follow(cluster.views(), members.clone(), stop.clone()));
+            tasks.spawn(meeting::follow(cluster.views(), members.clone(), stop.clone()));
             if !config.cluster.seeds.is_empty() {
-                meet(cluster).await;
+                meeting::meet(cluster).await;
             }
         }
         let admin_address = admin.local_addr()?;
@@ -272,66 +266,6 @@ impl Node {
             tracing::warn!("decoders or disk did not close in time");
         }
         tracing::info!(node = self.id, "node ended");
-    }
-}
-
-/// Its place among the others, if it was told of any or has a key for them.
-async fn join_cluster(
-    config: &Config,
-    row: NodeRow,
-    keys: Option<Keys>,
-    links: Arc<Links>,
-) -> anyhow::Result<Option<Arc<Cluster>>> {
-    let given = keys.or_else(|| config.cluster.keys.as_ref().map(Keys::file));
-    if given.is_none() && config.cluster.seeds.is_empty() {
-        return Ok(None);
-    }
-    let settings = ClusterSettings {
-        row,
-        gossip: config.listen.gossip,
-        liveness: config.listen.liveness,
-        seeds: config.cluster.seeds.clone(),
-        keys: given.unwrap_or_else(Keys::loopback),
-        settle: config.cluster.settle,
-        cluster_id: cluster::CLUSTER_ID.into(),
-        prove: Arc::new(ByCertificate(links)),
-        links: Arc::new(AllLinks),
-    };
-    Ok(Some(Cluster::start(settings).await?))
-}
-
-/// A node is who its certificate says.
-struct ByCertificate(Arc<Links>);
-
-#[async_trait]
-impl Prove for ByCertificate {
-    async fn prove(&self, row: &NodeRow) -> bool {
-        self.0.prove(row, Instant::now() + PROOF_MAX).await
-    }
-}
-
-/// Waits until another node is known, for a while: who answers before that would take everything for its own.
-async fn meet(cluster: &Cluster) {
-    let mut views = cluster.views();
-    let met = views.wait_for(|view| view.rows().nth(1).is_some());
-    if tokio::time::timeout(MEET_MAX, met).await.is_err() {
-        tracing::warn!("no other node was met within {} s: this one begins alone", MEET_MAX.as_secs());
-    }
-}
-
-/// Keeps the members as the cluster's views say, until `stop`.
-async fn follow(mut views: watch::Receiver<Arc<View>>, members: Arc<Members>, stop: CancellationToken) {
-    loop {
-        let view = View::clone(&views.borrow_and_update());
-        let members = members.clone();
-        // Rings of large clusters take milliseconds.
-        if tokio::task::spawn_blocking(move || members.join(view)).await.is_err() {
-            tracing::error!("rings were not made");
-        }
-        tokio::select! {
-            changed = views.changed() => if changed.is_err() { return },
-            () = stop.cancelled() => return,
-        }
     }
 }
 
