@@ -15,7 +15,8 @@ const WALK_LISTED: usize = 8;
 /// Pages that are looked at, at most: 64 GiB of object.
 const PAGES_MAX: u64 = 65_536;
 
-/// Lines of name and value. Names: `object`, `key`, `owner`, `served by`, `walk`, `may hold it`, `policy`, `version`, `size`; then `page N` and `pages` for raw bytes, or
+/// Lines of name and value. Names: `object`; `key`, `owner`, `served by`, `walk`, `may hold it`, `asked`; `policy`, `version`,
+/// `size`; then `page N` and `pages` for raw bytes, or
 /// `frame` for a spec; then `flushed`: whether all of it would survive a kill of the node.
 pub(super) async fn lines(id: &ObjectId, spec: Option<&DecodeSpec>, service: &Service) -> Vec<(String, String)> {
     let mut lines = vec![("object".into(), id.to_string())];

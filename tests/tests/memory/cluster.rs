@@ -34,7 +34,8 @@ const KEYS: [&str; 6] = ["small", "page", "several", "other", "picture", "portra
 
 const SPECS: [&str; 2] = ["image?size=16x12", "image"];
 
-/// Promise: whoever joins, leaves, dies or is cut off, and whoever hears of it late: no wrong byte or pixel, no mix of versions, no answer that
+/// Promise: whoever joins, leaves, dies or is cut off, and whoever hears of it late: no wrong byte or pixel, no mix of versions,
+/// no answer that
 /// is not true; every call ends by its deadline, memory and tasks come back to nothing; what is held is fetched and decoded once while
 /// views agree; and once all is calm everything can be read, even where two nodes take each other for the server.
 #[test]

@@ -133,7 +133,8 @@ async fn a_stranger_asks_the_owner() {
     cluster.stop().await;
 }
 
-/// Promise: where a node decodes for others and the owners do not, it decodes all, keeps nothing, and the origin gives each picture once; when
+/// Promise: where a node decodes for others and the owners do not, it decodes all, keeps nothing, and the origin gives each
+/// picture once; when
 /// it is gone the owners decode.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn decoders_decode_for_owners() {
