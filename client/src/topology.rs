@@ -105,14 +105,13 @@ impl Topology {
     /// that clients ask up to and with the first settled one; at most [`PEEKS_MAX`]. One that leaves, or was heavier once, ends nothing:
     /// what was first read since is not with it.
     pub fn holders(&self, key: RouteKey, without: &str) -> Vec<&NodeRow> {
-        let others = || self.serving.walk(key).filter(|row| row.id != without);
-        let mut awaited = others().position(|row| row.settled).map_or(PEEKS_MAX, |settled| settled + 1);
-        let is_awaited = |row: &NodeRow, until| others().take(until).any(|other| other.id == row.id);
-        let (until, mut found) = (awaited, Vec::new());
+        let mut awaited: Vec<&NodeRow> = self.serving.walk(key).filter(|row| row.id != without).take(PEEKS_MAX).collect();
+        awaited.truncate(awaited.iter().position(|row| row.settled).map_or(PEEKS_MAX, |settled| settled + 1));
+        let mut found = Vec::new();
         for row in self.holding.walk(key).filter(|row| row.id != without) {
-            awaited -= usize::from(is_awaited(row, until));
+            awaited.retain(|other| other.id != row.id);
             found.push(row);
-            if awaited == 0 || found.len() == PEEKS_MAX {
+            if awaited.is_empty() || found.len() == PEEKS_MAX {
                 break;
             }
         }

@@ -226,6 +226,10 @@ impl Keeper {
         for (row, rumour, gossip) in news.said {
             // Our own statement, or of a former life of ours, comes back to us.
             let former = row.id == self.own.row().id && row.incarnation <= self.own.row().incarnation;
+            if former {
+                let now = self.now();
+                self.own.remember(&row, now);
+            }
             if !former && !self.membership.hear(row, rumour, gossip) {
                 tracing::debug!("more nodes than a view may hold");
             }
