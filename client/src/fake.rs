@@ -209,22 +209,32 @@ impl Carrier {
             if self.cut.load(Ordering::Relaxed) || self.lost.lock().contains(&client) {
                 continue;
             }
-            if !inner.contains_key(&client) {
-                let socket = Arc::new(UdpSocket::bind("127.0.0.1:0").await.expect("bind"));
-                inner.insert(client, socket.clone());
-                self.known.lock().push(client);
-                let (outer, cut, node) = (self.outer.clone(), self.cut.clone(), self.node.clone());
-                tokio::spawn(async move {
-                    let mut buffer = vec![0; 65_536];
-                    while let Ok((bytes, from)) = socket.recv_from(&mut buffer).await {
-                        if !cut.load(Ordering::Relaxed) && *node.lock() == from {
-                            let _ = outer.send_to(&buffer[..bytes], client).await;
-                        }
-                    }
-                });
-            }
+            let socket = match inner.get(&client) {
+                Some(socket) => socket.clone(),
+                None => {
+                    let socket = self.back(client).await;
+                    inner.insert(client, socket.clone());
+                    socket
+                }
+            };
             let node = *self.node.lock();
-            let _ = inner[&client].send_to(&buffer[..bytes], node).await;
+            let _ = socket.send_to(&buffer[..bytes], node).await;
         }
+    }
+
+    /// A socket for what is sent to the node, of which what the node answers goes back to `client`.
+    async fn back(&self, client: SocketAddr) -> Arc<UdpSocket> {
+        let socket = Arc::new(UdpSocket::bind("127.0.0.1:0").await.expect("bind"));
+        self.known.lock().push(client);
+        let (outer, cut, node, answers) = (self.outer.clone(), self.cut.clone(), self.node.clone(), socket.clone());
+        tokio::spawn(async move {
+            let mut buffer = vec![0; 65_536];
+            while let Ok((bytes, from)) = answers.recv_from(&mut buffer).await {
+                if !cut.load(Ordering::Relaxed) && *node.lock() == from {
+                    let _ = outer.send_to(&buffer[..bytes], client).await;
+                }
+            }
+        });
+        socket
     }
 }
