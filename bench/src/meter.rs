@@ -125,6 +125,14 @@ fn pss(pid: u32) -> Option<u64> {
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok().map(|kib| kib * 1024)
 }
 
+/// CPU-seconds of the calling thread so far.
+pub fn thread_cpu() -> f64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the pointer is to a live value of the right type.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
+}
+
 fn ticks_per_second() -> f64 {
     // SAFETY: a query without arguments in memory.
     unsafe { libc::sysconf(libc::_SC_CLK_TCK) as f64 }

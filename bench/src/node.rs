@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use framecache::{Client, ClientConfig};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use framecache_tests::processes::{http_get, signal};
 use tokio::process::{Child, Command};
 
 use crate::meter::Tree;
@@ -145,27 +145,9 @@ impl NodeProcess {
     }
 }
 
-fn signal(pid: u32, number: i32) {
-    // SAFETY: a plain system call; the process is a child of ours that has not been waited for.
-    unsafe { libc::kill(pid as i32, number) };
-}
-
 /// A port that is free now. Another process could take it before the node does; then the node says so.
 pub fn free_udp_port(ip: IpAddr) -> Result<u16> {
     Ok(UdpSocket::bind((ip, 0))?.local_addr()?.port())
-}
-
-async fn http_get(address: SocketAddr, path: &str) -> Result<(u16, String)> {
-    let exchange = async {
-        let mut stream = tokio::net::TcpStream::connect(address).await?;
-        stream.write_all(format!("GET {path} HTTP/1.1\r\nHost: bench\r\nConnection: close\r\n\r\n").as_bytes()).await?;
-        let mut reply = String::new();
-        stream.read_to_string(&mut reply).await?;
-        anyhow::Ok(reply)
-    };
-    let reply = tokio::time::timeout(Duration::from_secs(5), exchange).await.context("no answer")??;
-    let status = reply.split_whitespace().nth(1).and_then(|code| code.parse().ok()).context("no status")?;
-    Ok((status, reply.split_once("\r\n\r\n").map_or(String::new(), |(_, body)| body.to_owned())))
 }
 
 /// One reading of a node's metrics.
@@ -173,7 +155,8 @@ async fn http_get(address: SocketAddr, path: &str) -> Result<(u16, String)> {
 pub struct Metrics(HashMap<String, Vec<(String, f64)>>);
 
 impl Metrics {
-    fn parse(text: &str) -> Self {
+    /// Of the text of a page.
+    pub fn parse(text: &str) -> Self {
         let mut metrics: HashMap<String, Vec<(String, f64)>> = HashMap::new();
         for line in text.lines().filter(|line| !line.starts_with('#')) {
             let Some((series, value)) = line.rsplit_once(' ') else { continue };
@@ -182,6 +165,12 @@ impl Metrics {
             metrics.entry(name.to_owned()).or_default().push((labels.trim_end_matches('}').to_owned(), value));
         }
         Self(metrics)
+    }
+
+    /// Both together: of several nodes, series by series.
+    pub fn and(mut self, other: Metrics) -> Self {
+        other.0.into_iter().for_each(|(name, series)| self.0.entry(name).or_default().extend(series));
+        self
     }
 
     /// The sum of a metric over all its labels; 0 if it is not there.

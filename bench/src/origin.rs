@@ -1,5 +1,6 @@
 //! The origin of a run: a folder as a bucket, served in this process, so that every request that leaves a node is counted.
 
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::path::Path;
 
@@ -41,8 +42,13 @@ impl Origin {
         counts.gets + counts.heads + counts.lists
     }
 
+    /// Bytes that it was asked for so far, each GET taken for the whole object, whose size `sizes` says: a bound from above.
+    pub fn bytes(&self, sizes: &HashMap<String, u64>) -> u64 {
+        self.folder.requests().iter().map(|(key, gets)| gets * sizes.get(key).copied().unwrap_or(0)).sum()
+    }
+
     /// GETs by key so far.
-    pub fn all_gets(&self) -> std::collections::HashMap<String, u64> {
+    pub fn all_gets(&self) -> HashMap<String, u64> {
         self.folder.requests()
     }
 }

@@ -1,14 +1,22 @@
 //! The scenarios: each sets the stage, measures in rounds, and reports figures with the project's targets.
 
+mod churn;
 mod cold;
+mod connections;
 mod disk;
 mod formats;
+mod grow;
 mod herd;
 mod hit;
+mod hot;
 mod keep;
 mod kernels;
+mod kill;
 mod overload;
 mod restart;
+mod ring;
+mod scale;
+mod throttle;
 
 use futures::future::BoxFuture;
 
@@ -26,7 +34,7 @@ pub struct Scenario {
 }
 
 /// All of them.
-pub const ALL: [Scenario; 9] = [
+pub const ALL: [Scenario; 17] = [
     Scenario {
         name: "hit",
         about: "what a RAM hit costs, against bare quinn and TLS over TCP",
@@ -60,4 +68,40 @@ pub const ALL: [Scenario; 9] = [
         about: "hit ratio of shuffled epochs in a cache too small for them",
         run: |run| Box::pin(keep::run(run)),
     },
+    Scenario {
+        name: "ring",
+        about: "how evenly many nodes share keys, what a ring costs, what a join moves",
+        run: |run| Box::pin(ring::run(run)),
+    },
+    Scenario {
+        name: "kill",
+        about: "three nodes under load, killed at random and started again: wrong bytes, errors, p99, hit ratio",
+        run: |run| Box::pin(kill::run(run)),
+    },
+    Scenario {
+        name: "churn",
+        about: "a rolling restart of five nodes under load: errors, p99, origin bytes",
+        run: |run| Box::pin(churn::run(run)),
+    },
+    Scenario {
+        name: "scale",
+        about: "joins, leaves and weights: origin reads for what another node holds",
+        run: |run| Box::pin(scale::run(run)),
+    },
+    Scenario {
+        name: "hot",
+        about: "one object is half of all requests: the busiest of eight nodes against their mean",
+        run: |run| Box::pin(hot::run(run)),
+    },
+    Scenario {
+        name: "connections",
+        about: "thousands of idle clients: memory, their return after a crash, a flood of handshakes",
+        run: |run| Box::pin(connections::run(run)),
+    },
+    Scenario {
+        name: "throttle",
+        about: "an origin that says 503 for a while: how soon it is left alone, and asked again",
+        run: |run| Box::pin(throttle::run(run)),
+    },
+    Scenario { name: "grow", about: "CPU-seconds a GiB as one node becomes eight", run: |run| Box::pin(grow::run(run)) },
 ];

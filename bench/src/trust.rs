@@ -1,10 +1,9 @@
 //! The certificates of a run: one authority and one server certificate, for nodes and comparators alike.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
-use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use framecache_tests::authority::Authority;
 
 /// Addresses that the server certificate is good for: loopback, and the node's end of the small networks of `netns`.
 const NAMES: [&str; 4] = ["localhost", "127.0.0.1", "10.213.1.1", "10.213.2.1"];
@@ -23,17 +22,8 @@ pub struct Trust {
 impl Trust {
     /// Makes them in `folder`.
     pub fn make(folder: &Path) -> Result<Self> {
-        let trust = Self::at(folder);
-        let authority = KeyPair::generate()?;
-        let mut params = CertificateParams::default();
-        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
-        fs::write(&trust.ca, params.self_signed(&authority)?.pem())?;
-        let issuer = Issuer::new(params, authority);
-        let key = KeyPair::generate()?;
-        let certificate = CertificateParams::new(NAMES.map(str::to_owned))?.signed_by(&key, &issuer)?;
-        fs::write(&trust.cert, certificate.pem())?;
-        fs::write(&trust.key, key.serialize_pem())?;
-        Ok(trust)
+        Authority::make(folder)?.issue(folder, &NAMES.map(str::to_owned))?;
+        Ok(Self::at(folder))
     }
 
     /// Those that `make` left in `folder`.

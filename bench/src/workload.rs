@@ -8,6 +8,9 @@ use std::path::{Path, PathBuf};
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
+/// What the state moves by.
+const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
+
 impl Random {
     /// The stream of `seed`; `part` tells streams of one seed apart.
     pub fn new(seed: u64, part: u64) -> Self {
@@ -18,10 +21,16 @@ impl Random {
 
     /// The next 64 bits.
     pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        self.0 = self.0.wrapping_add(STEP);
         let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
         z ^ (z >> 31)
+    }
+
+    /// The same stream, `numbers` later.
+    pub fn skip(mut self, numbers: u64) -> Self {
+        self.0 = self.0.wrapping_add(numbers.wrapping_mul(STEP));
+        self
     }
 
     /// A number under `bound`, which is not 0.
@@ -88,6 +97,29 @@ impl Objects {
         object(self.seed, number as u64, self.size(number))
     }
 
+    /// The place of the first byte of `bytes`, which begin at `start`, that is not object `number`'s. Nothing is looked up: each byte
+    /// follows from seed, number and place, so that any reader can check any range.
+    pub fn first_wrong(&self, number: usize, start: u64, bytes: &[u8]) -> Option<u64> {
+        let random = Random::new(self.seed, number as u64);
+        let word = |place: u64| random.clone().skip(place / 8).next().to_le_bytes()[(place % 8) as usize];
+        // To the next whole word byte by byte, then by words.
+        let ragged = ((8 - start % 8) % 8).min(bytes.len() as u64) as usize;
+        let (head, tail) = bytes.split_at(ragged);
+        let first = head.iter().zip(start..).find(|(byte, place)| **byte != word(*place));
+        if let Some((_, place)) = first {
+            return Some(place);
+        }
+        let mut words = random.clone().skip((start + ragged as u64) / 8);
+        for (index, chunk) in tail.chunks(8).enumerate() {
+            let right = words.next().to_le_bytes();
+            if chunk != &right[..chunk.len()] {
+                let at = chunk.iter().zip(right).position(|(a, b)| *a != b).unwrap_or_default();
+                return Some(start + (ragged + 8 * index + at) as u64);
+            }
+        }
+        None
+    }
+
     /// Writes all of them below `folder`.
     pub fn write(&self, folder: &Path) -> io::Result<()> {
         fs::create_dir_all(folder.join(&self.prefix))?;
@@ -142,5 +174,21 @@ mod tests {
         assert!(order.into_iter().eq(0..1000));
         assert_eq!(object(17, 3, 1001), object(17, 3, 1001));
         assert_ne!(object(17, 3, 64), object(17, 4, 64));
+    }
+
+    /// Promise: any range of an object is known by itself, and one turned bit in it is found where it is.
+    #[test]
+    fn any_byte_can_be_checked() {
+        let objects = Objects { prefix: "o".into(), count: 1, bytes: (1003, 1003), seed: 5 };
+        let data = objects.data(0);
+        for (start, end) in [(0, 1003), (0, 0), (1, 2), (7, 9), (8, 1003), (13, 14), (999, 1003)] {
+            assert_eq!(objects.first_wrong(0, start as u64, &data[start..end]), None, "{start}..{end}");
+            for at in start..end {
+                let mut turned = data[start..end].to_vec();
+                turned[at - start] ^= 4;
+                assert_eq!(objects.first_wrong(0, start as u64, &turned), Some(at as u64), "{start}..{end}");
+            }
+        }
+        assert_eq!(objects.first_wrong(0, 8, &data[..8]), Some(8));
     }
 }

@@ -4,7 +4,8 @@
 //! Verbs call each other downwards only (`Frames` may ask `Decode`, `Decode` may `Read`, `Read` may `Peek`), and each
 //! [`Level`] has a floor that no other level can take: at least one maximal item. A request reserves its level's whole need in
 //! one step and holds nothing of that level while it queues. So whoever holds bytes waits at most for a deeper level, the
-//! deepest waits for nobody, and there is no circle to wait in.
+//! deepest waits for nobody, and there is no circle to wait in. That holds across nodes too: what one node asks of another is of a
+//! deeper level there than what it holds here.
 //!
 //! Above its floor a level may use what all levels share. The decision is [`policy`]'s; this file is the queue and the lock.
 
@@ -23,24 +24,61 @@ use tokio::time::Instant;
 use crate::config::{Size, is_key};
 use policy::{Answer, Ask, Pace};
 
-/// Who asks: the verb, deepest first.
+/// Who asks, deepest first: what holds bytes of a level waits for deeper ones alone, on this node and on others.
+///
+/// Of a frame that this node does not serve: `Frames` waits for `Forward`, which waits for `Relay` of the node that serves it. There
+/// that waits for `Decode`, or for `Delegate`, which waits for `Decode` of a third. Its bytes come by `Fetch`, which waits for `Lend`
+/// of the node that serves them; that waits for `Fill`, and `Fill` for `Peek` of whoever may hold them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Level {
+    /// What is held, for another node.
     Peek,
+    /// Raw bytes from the origin, or from a node that holds them.
+    Fill,
+    /// Raw bytes for another node.
+    Lend,
+    /// Raw bytes from the node that serves them.
+    Fetch,
+    /// Raw bytes for a client.
     Read,
+    /// What decoders take, and make.
     Decode,
+    /// Frames that another node decodes for this one.
+    Delegate,
+    /// Frames for another node.
+    Relay,
+    /// Frames from the node that serves them.
+    Forward,
+    /// Frames for a client.
     Frames,
 }
 
 impl Level {
-    pub const ALL: [Level; 4] = [Level::Peek, Level::Read, Level::Decode, Level::Frames];
+    pub const ALL: [Level; 10] = [
+        Level::Peek,
+        Level::Fill,
+        Level::Lend,
+        Level::Fetch,
+        Level::Read,
+        Level::Decode,
+        Level::Delegate,
+        Level::Relay,
+        Level::Forward,
+        Level::Frames,
+    ];
 
     /// The level as a metric label.
     pub fn name(self) -> &'static str {
         match self {
             Level::Peek => "peek",
+            Level::Fill => "fill",
+            Level::Lend => "lend",
+            Level::Fetch => "fetch",
             Level::Read => "read",
             Level::Decode => "decode",
+            Level::Delegate => "delegate",
+            Level::Relay => "relay",
+            Level::Forward => "forward",
             Level::Frames => "frames",
         }
     }
@@ -55,7 +93,7 @@ pub struct BudgetLines {
     /// word where no key does.
     pub fixed: Vec<(&'static str, u64)>,
     /// Bytes that belong to each level alone, in the order of [`Level::ALL`]; at least one maximal item each.
-    pub floors: [u64; 4],
+    pub floors: [u64; Level::ALL.len()],
 }
 
 /// The lines do not fit: nothing can be started. Change the key that the message names.
@@ -102,11 +140,11 @@ pub struct LevelUsage {
 /// The node's memory, shared by all requests. See the module.
 #[derive(Debug)]
 pub struct Budget {
-    floors: [u64; 4],
+    floors: [u64; Level::ALL.len()],
     shared: u64,
     fixed: Vec<(&'static str, u64)>,
     total: u64,
-    levels: Mutex<[Queue; 4]>,
+    levels: Mutex<[Queue; Level::ALL.len()]>,
 }
 
 /// Bytes that are yours until this is dropped; the drop gives them back and wakes whoever fits.
@@ -197,7 +235,7 @@ impl Budget {
     }
 
     /// Each level at this moment, in the order of [`Level::ALL`].
-    pub fn usage(&self) -> [LevelUsage; 4] {
+    pub fn usage(&self) -> [LevelUsage; Level::ALL.len()] {
         let levels = self.levels.lock();
         Level::ALL.map(|level| {
             let (queue, floor) = (&levels[level as usize], self.floors[level as usize]);
@@ -221,21 +259,38 @@ impl Budget {
         &self.fixed
     }
 
-    fn enter<'a>(self: &'a Arc<Self>, level: Level, bytes: u64, deadline: Instant, granted: &Arc<Notify>) -> Entered<'a> {
+    /// Whether `bytes` would be refused at once by now, if `ahead` bytes were asked for at `level` just before. Asks for nothing.
+    pub fn foresees_busy(&self, level: Level, bytes: u64, ahead: u64, deadline: Instant) -> Option<Refused> {
+        let levels = self.levels.lock();
+        let ask = self.ask(level, &levels, bytes, deadline);
+        let ask =
+            Ask { waiting_bytes: ask.waiting_bytes.saturating_add(ahead), waiters: ask.waiters + usize::from(ahead > 0), ..ask };
+        match policy::decide(&ask, &levels[level as usize].pace) {
+            Answer::Busy { retry_after } => Some(Refused::Busy { retry_after }),
+            Answer::Grant | Answer::Wait | Answer::TooLarge { .. } => None,
+        }
+    }
+
+    fn ask(&self, level: Level, levels: &[Queue; Level::ALL.len()], bytes: u64, deadline: Instant) -> Ask {
         let now = Instant::now();
-        let mut levels = self.levels.lock();
-        let free = self.free(level, &levels);
-        let queue = &mut levels[level as usize];
-        let ask = Ask {
+        let queue = &levels[level as usize];
+        Ask {
             bytes,
             most: self.floors[level as usize] + self.shared,
-            free,
+            free: self.free(level, levels),
             in_use: queue.in_use,
             waiters: queue.waiters.len(),
             waiting_bytes: queue.waiting_bytes,
             oldest_wait: queue.waiters.front().map_or(Duration::ZERO, |front| now - front.since),
             time_left: deadline.saturating_duration_since(now),
-        };
+        }
+    }
+
+    fn enter<'a>(self: &'a Arc<Self>, level: Level, bytes: u64, deadline: Instant, granted: &Arc<Notify>) -> Entered<'a> {
+        let now = Instant::now();
+        let mut levels = self.levels.lock();
+        let ask = self.ask(level, &levels, bytes, deadline);
+        let queue = &mut levels[level as usize];
         match policy::decide(&ask, &queue.pace) {
             Answer::Grant => {
                 queue.in_use += bytes;
@@ -269,7 +324,7 @@ impl Budget {
     }
 
     /// Grants from the front of each queue what fits now. Deepest level first: the others wait for it, never it for them.
-    fn grant(&self, levels: &mut [Queue; 4]) {
+    fn grant(&self, levels: &mut [Queue; Level::ALL.len()]) {
         for level in Level::ALL {
             loop {
                 let free = self.free(level, levels);
@@ -284,11 +339,11 @@ impl Budget {
     }
 
     /// Bytes that `level` may take now: what is left of its floor, and of the shared part.
-    fn free(&self, level: Level, levels: &[Queue; 4]) -> u64 {
+    fn free(&self, level: Level, levels: &[Queue; Level::ALL.len()]) -> u64 {
         self.floors[level as usize].saturating_sub(levels[level as usize].in_use) + self.shared_left(levels)
     }
 
-    fn shared_left(&self, levels: &[Queue; 4]) -> u64 {
+    fn shared_left(&self, levels: &[Queue; Level::ALL.len()]) -> u64 {
         let over = levels.iter().zip(&self.floors).map(|(queue, floor)| queue.in_use.saturating_sub(*floor));
         self.shared - over.sum::<u64>()
     }

@@ -53,6 +53,9 @@ pub trait Decoder: Send + Sync + 'static {
     /// The outer error is the unit's (it is broken, or nobody could try), an inner one is that spec's alone. Answers by `deadline`.
     /// Cancel safe: a dropped call lets a decode that has begun run to its own limit and throws its result away.
     async fn decode(&self, job: DecodeJob, deadline: Instant) -> Result<Vec<Result<Tensor, DecodeError>>, DecodeError>;
+
+    /// Units inside, and how many are decoded side by side.
+    fn load(&self) -> (usize, usize);
 }
 
 /// One decode unit and what to make of it.

@@ -16,6 +16,7 @@ use framecache::View;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
+use crate::cluster::Keys;
 use crate::config::{Config, Host, Size, environment};
 use crate::identity::Identity;
 use crate::node::{Node, Setup};
@@ -25,6 +26,15 @@ use origin::FolderOrigin;
 
 /// Most nodes of one process; more would measure the machine, not the cluster.
 const NODES_MAX: usize = 32;
+
+/// A local cluster is settled soon, so that one can see it.
+const DEV_SETTLE_S: u64 = 10;
+
+/// Nobody waits for a local cluster to end.
+const DEV_DRAIN_S: u64 = 1;
+
+/// Longest wait until nodes of one process know each other.
+const MEET_MAX: Duration = Duration::from_secs(20);
 
 /// What `dev` is told.
 #[derive(clap::Args, Clone, Debug)]
@@ -84,17 +94,19 @@ pub async fn run(arguments: Arguments) -> anyhow::Result<()> {
             (Some(folder), path)
         }
     };
-    let mut nodes = Vec::new();
+    // A key that ends with this process: nodes of another one are other clusters.
+    let keys = Some(Keys::random()?).filter(|_| arguments.nodes > 1);
+    let mut nodes: Vec<Node> = Vec::new();
     for index in 0..arguments.nodes {
-        nodes.push(start_node(index, origin, &cache, &arguments).await?);
+        let seed = nodes.first().and_then(|first| Some(first.cluster()?.gossip_address().to_string()));
+        nodes.push(start_node(index, seed, keys.clone(), origin, &cache, &arguments).await?);
     }
-    join_all(&nodes);
+    met(&nodes).await?;
     announce(&nodes, origin, &arguments)?;
 
     ended().await?;
-    for node in nodes {
-        node.stop().await;
-    }
+    // All end, so that none has anybody to wait for.
+    futures::future::join_all(nodes.into_iter().map(Node::stop)).await;
     stop.cancel();
     if let Some(Err(error)) = temporary.map(tempfile::TempDir::close) {
         tracing::warn!(%error, "temporary folder stays");
@@ -116,7 +128,13 @@ async fn serve_folder(data: &Path, bucket: &str, stop: CancellationToken) -> any
 }
 
 /// The configuration of node `index`: as an operator would write it, so that `dev` shows what `serve` does.
-pub fn node_config(index: usize, origin: SocketAddr, cache: &Path, arguments: &Arguments) -> anyhow::Result<Config> {
+pub fn node_config(
+    index: usize,
+    seed: Option<&str>,
+    origin: SocketAddr,
+    cache: &Path,
+    arguments: &Arguments,
+) -> anyhow::Result<Config> {
     let (quic, admin) = match arguments.ports.as_str() {
         "default" => ("127.0.0.1:4433", "127.0.0.1:9433"),
         _ => ("127.0.0.1:0", "127.0.0.1:0"),
@@ -134,7 +152,8 @@ pub fn node_config(index: usize, origin: SocketAddr, cache: &Path, arguments: &A
     let (memory, ram) = (memory.to_string(), (memory / 8).to_string());
     let tables = serde_json::json!({
         "node": {"id": format!("dev-{index}"), "data_dir": data_dir, "memory_limit": memory},
-        "listen": {"quic": quic, "admin": admin},
+        "listen": {"quic": quic, "admin": admin, "gossip": "127.0.0.1:0", "liveness": "127.0.0.1:0"},
+        "cluster": {"seeds": seed.into_iter().collect::<Vec<_>>(), "settle_s": DEV_SETTLE_S, "drain_s": DEV_DRAIN_S},
         "cache": {"disk": arguments.disk, "raw_ram": ram, "decoded_ram": ram},
         "bucket": [{
             "name": arguments.bucket, "endpoint": format!("http://{origin}"), "region": "us-east-1", "path_style": true,
@@ -145,15 +164,34 @@ pub fn node_config(index: usize, origin: SocketAddr, cache: &Path, arguments: &A
     Ok(Config::parse("dev", &text, environment()?.into_iter(), &Host::here())?)
 }
 
-async fn start_node(index: usize, origin: SocketAddr, cache: &Path, arguments: &Arguments) -> anyhow::Result<Node> {
-    let config = node_config(index, origin, cache, arguments)?;
+async fn start_node(
+    index: usize,
+    seed: Option<String>,
+    keys: Option<Keys>,
+    origin: SocketAddr,
+    cache: &Path,
+    arguments: &Arguments,
+) -> anyhow::Result<Node> {
+    let config = node_config(index, seed.as_deref(), origin, cache, arguments)?;
     config.check_host()?;
     let identity = Identity::local(&local_names(&config.node.id))?;
     let program = std::env::current_exe().context("find own binary, which decoder workers run")?;
-    Node::start(Setup { config, identity, program, origin: None }).await
+    Node::start(Setup { config, identity, program, origin: None, keys }).await
 }
 
-/// Tells every node of all, so that they place keys alike.
+/// Waits until every node knows all.
+async fn met(nodes: &[Node]) -> anyhow::Result<()> {
+    for node in nodes {
+        let Some(cluster) = node.cluster() else { continue };
+        let mut views = cluster.views();
+        let all = views.wait_for(|view| view.members().count() == nodes.len());
+        let met = tokio::time::timeout(MEET_MAX, all).await;
+        anyhow::ensure!(met.is_ok(), "the nodes did not find each other within {} s: is loopback filtered?", MEET_MAX.as_secs());
+    }
+    Ok(())
+}
+
+/// Tells every node of all, so that they place keys alike: where nodes do not find each other by themselves.
 pub fn join_all(nodes: &[Node]) {
     let mut view = View::default();
     for node in nodes {
@@ -220,12 +258,12 @@ mod tests {
         let Line { arguments } = Line::parse_from(["dev", "--memory", "1GiB", "--disk", "0"]);
         let origin = SocketAddr::from(([127, 0, 0, 1], 1));
         for name in ["/tmp/a\u{7f}\u{1b}[31m", "/tmp/quote\"'\\", "/tmp/\u{200b}\u{e000}é\nline"] {
-            let config = node_config(3, origin, Path::new(name), &arguments).expect("a configuration");
+            let config = node_config(3, None, origin, Path::new(name), &arguments).expect("a configuration");
             assert_eq!(config.node.data_dir, Some(Path::new(name).join("node-3")), "{name:?}");
             assert_eq!((config.node.id.as_str(), config.buckets[0].name.as_str()), ("dev-3", "data"));
         }
         let odd = Path::new(OsStr::from_bytes(b"/tmp/\xff"));
-        let said = node_config(0, origin, odd, &arguments).expect_err("not UTF-8").to_string();
+        let said = node_config(0, None, origin, odd, &arguments).expect_err("not UTF-8").to_string();
         assert!(said.contains("not UTF-8") && said.contains("--cache"), "{said}");
     }
 }

@@ -5,6 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::budget::{Budget, Level, LevelUsage};
 use crate::cache::{CacheStats, FoyerStore, Store};
+use crate::cluster::{Cluster, ClusterStats, Refusal};
 use crate::decode::{DecodeStats, WorkerPool};
 use crate::origin::{OriginSnapshot, S3Origin};
 use crate::read::{ReadStats, Reader};
@@ -78,7 +79,7 @@ fn levels(registry: &Registry, budget: Arc<Budget>) {
     for (name, field) in fields {
         let budget = budget.clone();
         registry.collect_each(name, move |out| {
-            for (level, usage) in [Level::Peek, Level::Read, Level::Decode, Level::Frames].iter().zip(budget.usage()) {
+            for (level, usage) in Level::ALL.iter().zip(budget.usage()) {
                 out.series(&[("level", level.name())], field(&usage) as f64);
             }
         });
@@ -128,6 +129,44 @@ fn fills(registry: &Registry, reader: Arc<Reader>) {
     one("framecache_units_total", |s| s.units);
     one("framecache_flight_waits_total", |s| s.joined);
     one("framecache_changed_total", |s| s.changed);
+    one("framecache_peeks_total", |s| s.peeks);
+    one("framecache_peek_hits_total", |s| s.peeked);
+    one("framecache_forwards_total", |s| s.forwards);
+    one("framecache_forwards_lost_total", |s| s.lost_servers);
+    one("framecache_units_elsewhere_total", |s| s.decoded_there);
+}
+
+/// What the cluster room counts; registered once there is one.
+pub(crate) fn cluster(registry: &Registry, cluster: Arc<Cluster>) {
+    let one = |name: &'static str, number: fn(&ClusterStats) -> u64| {
+        let cluster = cluster.clone();
+        registry.collect(name, &[], move || number(&cluster.stats()) as f64);
+    };
+    let [joining, serving, leaving, gone] = ["joining", "serving", "leaving", "gone"];
+    let states = cluster.clone();
+    registry.collect_each("framecache_cluster_nodes", move |out| {
+        let nodes = states.stats().nodes;
+        for (state, number) in [joining, serving, leaving, gone].iter().zip(nodes) {
+            out.series(&[("state", state)], number as f64);
+        }
+    });
+    let datagrams = cluster.clone();
+    registry.collect_each("framecache_cluster_datagrams_total", move |out| {
+        for (lane, number) in ["gossip", "liveness"].iter().zip(datagrams.stats().datagrams) {
+            out.series(&[("lane", lane)], number as f64);
+        }
+    });
+    let refused = cluster.clone();
+    registry.collect_each("framecache_cluster_datagrams_refused_total", move |out| {
+        for (refusal, number) in Refusal::ALL.iter().zip(refused.stats().refused) {
+            out.series(&[("reason", refusal.name())], number as f64);
+        }
+    });
+    one("framecache_cluster_unproved", |s| s.unproved);
+    one("framecache_cluster_silent", |s| s.silent);
+    one("framecache_cluster_refutations_total", |s| s.refutations);
+    one("framecache_cluster_losses_total", |s| s.losses);
+    one("framecache_cluster_views_total", |s| s.views);
 }
 
 fn origins(registry: &Registry, origin: Arc<S3Origin>) {

@@ -7,10 +7,13 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use framecache::tls;
+use framecache::tls::{self, Own, TlsFiles};
 use rcgen::{BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose};
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
+use rustls::RootCertStore;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer, ServerName};
+use rustls::server::WebPkiClientVerifier;
 
 /// A certificate chain and its key.
 #[derive(Debug)]
@@ -70,16 +73,41 @@ impl Identity {
         made().map_err(|error| IdentityError::Tls(error.to_string()))
     }
 
-    /// A server's TLS 1.3 configuration that shows it.
-    pub fn server_tls(self) -> Result<rustls::ServerConfig, IdentityError> {
+    /// A server's TLS 1.3 configuration that shows it, and takes the certificates of those that show one of the same authority.
+    pub fn server_tls(&self) -> Result<rustls::ServerConfig, IdentityError> {
         let wrong = |error: rustls::Error| IdentityError::Tls(error.to_string());
+        let mut roots = RootCertStore::empty();
+        for certificate in tls::certificates(&self.ca).map_err(|error| IdentityError::Tls(error.message))? {
+            roots.add(certificate).map_err(wrong)?;
+        }
+        let callers = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), tls::provider())
+            .allow_unauthenticated()
+            .build()
+            .map_err(|error| IdentityError::Tls(error.to_string()))?;
         rustls::ServerConfig::builder_with_provider(tls::provider())
             .with_protocol_versions(&[&rustls::version::TLS13])
             .map_err(wrong)?
-            .with_no_client_auth()
-            .with_single_cert(self.chain, self.key)
+            .with_client_cert_verifier(callers)
+            .with_single_cert(self.chain.clone(), self.key.clone_key())
             .map_err(wrong)
     }
+
+    /// What this node shows and trusts where it asks others.
+    pub fn peer_tls(&self) -> TlsFiles {
+        let own = Own { chain: self.chain.clone(), key: self.key.clone_key() };
+        TlsFiles { ca: Some(self.ca.clone()), own: Some(Arc::new(own)), ..TlsFiles::default() }
+    }
+
+    /// Whether the certificate carries that node's name, as the others want to see it.
+    pub fn carries(&self, id: &str) -> bool {
+        carries(&self.chain, id)
+    }
+}
+
+/// Whether a proved certificate chain's own certificate carries the name of node `id`, as a DNS name.
+pub fn carries(chain: &[CertificateDer<'_>], id: &str) -> bool {
+    let (Some(own), Ok(name)) = (chain.first(), ServerName::try_from(id)) else { return false };
+    rustls::server::ParsedCertificate::try_from(own).is_ok_and(|own| rustls::client::verify_server_name(&own, &name).is_ok())
 }
 
 /// The authority's certificate but for its key: what its issuer name is read from, so it must not change.

@@ -1,5 +1,7 @@
 //! One node: its rooms put together, started in order, ended in order.
 
+mod meeting;
+
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -8,6 +10,7 @@ use std::time::{Duration, Instant as StdInstant, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context;
 use framecache::View;
+use framecache::peer::Peers as Links;
 use framecache::wire::NodeRow;
 use tokio::net::TcpListener;
 use tokio::time::Instant;
@@ -17,6 +20,7 @@ use tokio_util::task::TaskTracker;
 use crate::auth::Policy;
 use crate::budget::{Budget, BudgetLines, Level};
 use crate::cache::{AdmissionMode, CacheSettings, FoyerStore, Freshness, Store};
+use crate::cluster::{Cluster, Keys, Linked, Members};
 use crate::config::{self, AuthPolicy, Config};
 use crate::decode::{Decoder, Limits, PoolSettings, WorkerPool};
 use crate::identity::Identity;
@@ -32,6 +36,12 @@ const PROCESS_BYTES: u64 = 64 << 20;
 
 /// Memory of connections: QUIC state and receive windows of those that are active at once.
 const TRANSPORT_BYTES: u64 = 64 << 20;
+
+/// What one connection to another node may hold of replies that are not read yet: several pages, or a frame of training size many times.
+const PEER_BYTES: u64 = 16 << 20;
+
+/// The least that a level has for itself.
+const FLOOR_MIN: u64 = 64 << 10;
 
 /// Memory of requests: one in 32 bytes. A batch of 64 addresses takes 24 KiB, so that a node of 64 GiB has room for 80,000 of them at
 /// once, and the smallest one for the largest request twice.
@@ -56,6 +66,9 @@ pub struct Node {
     /// Whom to trust to reach it.
     pub ca: PathBuf,
     row: NodeRow,
+    members: Arc<Members>,
+    links: Arc<Links>,
+    cluster: Option<Arc<Cluster>>,
     service: Arc<Service>,
     reader: Arc<Reader>,
     store: Arc<FoyerStore>,
@@ -77,6 +90,8 @@ pub struct Setup {
     pub program: PathBuf,
     /// Instead of the configured buckets' origin; for nodes inside tests.
     pub origin: Option<Arc<dyn Origin>>,
+    /// The keys of the nodes of one process. Without them the configuration says whether there are others.
+    pub keys: Option<Keys>,
 }
 
 impl Node {
@@ -85,7 +100,7 @@ impl Node {
     /// # Errors
     /// One sentence that says what to change; the process ends with code 2.
     pub async fn start(setup: Setup) -> anyhow::Result<Self> {
-        let Setup { config, identity, program, origin } = setup;
+        let Setup { config, identity, program, origin, keys } = setup;
         let readiness = Readiness::new();
         let starting = readiness.hold("start");
         let registry = Registry::new();
@@ -101,26 +116,30 @@ impl Node {
         let origin = origin.unwrap_or_else(|| s3.clone());
         let store = Arc::new(FoyerStore::open(cache).await?);
         let pool = Arc::new(WorkerPool::start(pool).await?);
+        let ca = identity.ca.clone();
+        let endpoint = framecache::quic::endpoint(quic, Some(serve::quic::server_config(identity.server_tls()?)?))?;
+        let quic = endpoint.local_addr()?;
+        let row = row(&config, quic);
+        let members = Arc::new(Members::new(&config.node.id, alone(&row)));
+        let links = Arc::new(Links::new(&config.node.id, identity.peer_tls(), PEER_BYTES)?);
         let reader = Reader::new(ReaderParts {
             origin,
             store: store.clone() as Arc<dyn Store>,
             decoder: pool.clone() as Arc<dyn Decoder>,
+            peers: Arc::new(Linked::new(links.clone(), members.clone())),
+            decodes: config.node.roles.contains(&config::Role::Decode),
             budget: budget.clone(),
             freshness: config.buckets.iter().map(|bucket| (bucket.name.clone(), freshness(bucket))).collect::<HashMap<_, _>>(),
             limits: Limits { pixels_max: config.decode.pixels_max },
             tasks: tasks.clone(),
         });
 
-        let ca = identity.ca.clone();
-        let endpoint = framecache::quic::endpoint(quic, Some(serve::quic::server_config(identity.server_tls()?)?))?;
-        let quic = endpoint.local_addr()?;
-        let row = row(&config, quic);
         let metrics = RequestMetrics::new(&registry);
         let about = about(&config, quic, store.clone(), pool.clone(), reader.clone(), budget.clone(), s3.clone());
         let service = Service::new(ServiceParts {
             reader: reader.clone(),
             policy: policy(&config)?,
-            view: alone(&row),
+            members: members.clone(),
             about: Box::new(about),
             metrics,
             request_bytes: request_bytes(config.node.memory_limit),
@@ -140,6 +159,15 @@ impl Node {
 
         let stop = CancellationToken::new();
         tasks.spawn(serve::quic::accept(endpoint.clone(), service.clone(), stop.clone()));
+        // The others prove this node by its door, so that it is open before they are told.
+        let cluster = meeting::join(&config, row.clone(), keys, links.clone()).await?;
+        if let Some(cluster) = &cluster {
+            crate::exports::cluster(&registry, cluster.clone());
+            tasks.spawn(meeting::follow(cluster.views(), members.clone(), stop.clone()));
+            if !config.cluster.seeds.is_empty() {
+                meeting::meet(cluster).await;
+            }
+        }
         let admin_address = admin.local_addr()?;
         let state = AdminState {
             registry,
@@ -156,6 +184,9 @@ impl Node {
             admin: admin_address,
             ca,
             row,
+            members,
+            links,
+            cluster,
             service,
             reader,
             store,
@@ -170,12 +201,22 @@ impl Node {
 
     /// Its row in a view.
     pub fn row(&self) -> NodeRow {
-        self.row.clone()
+        self.cluster.as_ref().map_or_else(|| self.row.clone(), |cluster| cluster.row())
+    }
+
+    /// Its place among nodes that find each other; none if it was not told of any.
+    pub fn cluster(&self) -> Option<&Arc<Cluster>> {
+        self.cluster.as_ref()
+    }
+
+    /// What it knows of the others.
+    pub fn members(&self) -> &Members {
+        &self.members
     }
 
     /// The members from now on, this node among them.
     pub fn join(&self, view: View) {
-        self.service.join(view);
+        self.members.join(view);
     }
 
     /// What it fills with; for tests and the bench.
@@ -193,13 +234,24 @@ impl Node {
         &self.pool
     }
 
-    /// Leaves: not ready at once, new requests are sent on, those that run may end until the drain deadline; then every room is
-    /// closed, and what the cache holds is on disk.
+    /// Leaves: not ready at once, off the ring, new requests are sent on, those that run may end until the drain deadline. Where there are
+    /// others, it tells them until then what it holds. Then every room is closed, and what the cache holds is on disk.
     pub async fn stop(self) {
         self.readiness.drain();
+        let deadline = Instant::now() + self.drain;
+        if let Some(cluster) = &self.cluster {
+            cluster.leave().await;
+        }
         self.service.leave();
-        self.service.drain(Instant::now() + self.drain).await;
+        if self.cluster.is_some() && self.members.topology().view().members().any(|row| row.id != self.id) {
+            tokio::time::sleep_until(deadline).await;
+        }
+        self.service.drain(deadline).await;
+        if let Some(cluster) = &self.cluster {
+            cluster.close().await;
+        }
         self.stop.cancel();
+        self.links.close().await;
         self.endpoint.close(framecache::wire::code::LEAVING.into(), b"node ends");
         let _ = tokio::time::timeout(Duration::from_secs(1), self.endpoint.wait_idle()).await;
         self.tasks.close();
@@ -262,10 +314,25 @@ fn budget_lines(config: &Config, cache: &CacheSettings, pool: &PoolSettings) -> 
             "pictures of more than {pixels} pixels may be refused as too large: a higher node.memory_limit takes them"
         );
     }
-    let mut floors = [0; 4];
-    for (level, floor) in [(Level::Peek, 4 << 20), (Level::Read, 8 << 20), (Level::Decode, decode), (Level::Frames, frames)] {
+    // Frames between nodes are mostly small; a large one takes what is shared. A node that was told of no others needs next to nothing.
+    let others = config.cluster.keys.is_some() || !config.cluster.seeds.is_empty();
+    let (among, pages) = if others { (frames / 4, 4 << 20) } else { (0, 0) };
+    let levels = [
+        (Level::Peek, pages),
+        (Level::Fill, 4 << 20),
+        (Level::Lend, pages),
+        (Level::Fetch, pages),
+        (Level::Read, 8 << 20),
+        (Level::Decode, decode),
+        (Level::Delegate, among),
+        (Level::Relay, among),
+        (Level::Forward, among),
+        (Level::Frames, frames),
+    ];
+    let mut floors = [0; Level::ALL.len()];
+    for (level, floor) in levels {
         // Where nothing is free the budget says which key is to blame.
-        floors[level as usize] = floor.max(1 << 20);
+        floors[level as usize] = floor.max(FLOOR_MIN);
     }
     Ok(BudgetLines { total, fixed, floors })
 }

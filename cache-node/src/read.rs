@@ -1,18 +1,27 @@
 //! The only place where rooms meet: a request's way from cache to origin and decoder, and back into the cache.
 //!
-//! A [`Reader`] owns no bytes and no sockets. It knows its rooms as faces ([`Origin`], [`Store`], [`Decoder`]), so that a whole
-//! node runs in memory under a paused clock. Its parts:
+//! A [`Reader`] owns no bytes and no sockets. It knows its rooms as faces ([`Origin`], [`Store`], [`Decoder`], [`Peers`]), so that a
+//! whole node runs in memory under a paused clock. Its parts:
 //! - `raw`: heads and pages, pinned to one version;
+//! - `fills`: how what is missing is brought;
 //! - `frames`: decoded pictures, one flight a decode unit;
+//! - `units`: what a unit's flight does;
+//! - `others`: what other nodes hold, serve and decode;
 //! - `flight`: one fill for all who wait for it.
+//!
+//! What is missing here comes by one of two ways ([`Way`]): from the node that serves the key, or, on that node itself, from those that
+//! may hold it and else from the origin. Nodes ask each other only downwards, so that no request goes in a circle.
 //!
 //! What holds for every request: authorisation came before; memory is reserved before it is used, and nothing is held while
 //! waiting for it; a fill runs on the node's task set under its own deadline, so that no caller's end harms another; bytes of two
 //! versions never meet.
 
+mod fills;
 mod flight;
 mod frames;
+mod others;
 mod raw;
+mod units;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -27,14 +36,15 @@ use tokio::time::error::Elapsed;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::task::TaskTracker;
 
-use crate::budget::{Budget, Refused, Reservation};
+use crate::budget::{Budget, Level, Refused, Reservation};
 use crate::cache::{Entry, EntryKey, Freshness, Head, Heads, Store, pages};
+use crate::cluster::{Paces, Peers};
 use crate::decode::{DecodeError, Decoder, Limits, SourceError};
 use crate::origin::{Origin, OriginError};
+use fills::{Fill, FillResult};
 use flight::{Flights, Grounded};
 pub use frames::Specs;
 use frames::{Unit, UnitResult};
-use raw::{Fill, FillResult};
 
 /// Longest life of a fill, whoever waits for it: an origin's retries and a decoder's limit fit, and a hung one ends.
 const FLIGHT_MAX: Duration = Duration::from_secs(60);
@@ -48,6 +58,7 @@ pub struct Reader {
     origin: Arc<dyn Origin>,
     store: Arc<dyn Store>,
     decoder: Arc<dyn Decoder>,
+    peers: Arc<dyn Peers>,
     budget: Arc<Budget>,
     heads: Heads,
     /// Versions that the origin was seen without, and when: what was fetched before is no longer a word on what is current.
@@ -61,6 +72,9 @@ pub struct Reader {
     /// A turn for each core: cutting is all work and no waiting.
     cuts: Arc<Semaphore>,
     counts: ReadCounts,
+    /// Whether this node decodes, if others can.
+    decodes: bool,
+    paces: Paces,
 }
 
 /// The faces and settings of a [`Reader`].
@@ -71,6 +85,10 @@ pub struct ReaderParts {
     pub store: Arc<dyn Store>,
     /// What makes pixels.
     pub decoder: Arc<dyn Decoder>,
+    /// The other nodes.
+    pub peers: Arc<dyn Peers>,
+    /// Whether this node has the role of a decoder: without it, it decodes only what nobody else can.
+    pub decodes: bool,
     /// Memory.
     pub budget: Arc<Budget>,
     /// How long a head holds, by bucket. A bucket that is not here is [`Freshness::Immutable`].
@@ -87,6 +105,11 @@ pub struct ReadCounts {
     fills: AtomicU64,
     units: AtomicU64,
     changed: AtomicU64,
+    peeks: AtomicU64,
+    peeked: AtomicU64,
+    forwards: AtomicU64,
+    lost_servers: AtomicU64,
+    decoded_there: AtomicU64,
 }
 
 /// [`ReadCounts`] at one moment.
@@ -100,6 +123,62 @@ pub struct ReadStats {
     pub joined: u64,
     /// Reads that met a replaced object.
     pub changed: u64,
+    /// Times that another node was asked whether it holds something.
+    pub peeks: u64,
+    /// Times that it did: what the origin need not give again.
+    pub peeked: u64,
+    /// Fills from the node that serves the key.
+    pub forwards: u64,
+    /// Fills that this node made itself because that one could not be reached.
+    pub lost_servers: u64,
+    /// Decode units that another node decoded.
+    pub decoded_there: u64,
+}
+
+/// How a node comes by what it does not hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Way {
+    /// From the node that serves the key, if that is another one. It is not kept here.
+    Server,
+    /// The same, and it is kept: this node is one of several that serve a hot key.
+    Replica,
+    /// By itself, from those that may hold it or from the origin: the caller could not reach the node that serves the key.
+    Itself,
+    /// By itself, for another node, which waits for it.
+    ForPeer,
+}
+
+/// What holds for all of one request's reads.
+#[derive(Clone, Debug)]
+pub struct Terms {
+    /// When the caller leaves.
+    pub deadline: Instant,
+    /// How what is missing is come by.
+    pub way: Way,
+    /// Who asked, for the nodes that are asked in turn.
+    pub caller: Arc<str>,
+}
+
+impl Terms {
+    /// Those of a client that asks the right node, until `deadline`.
+    pub fn until(deadline: Instant) -> Self {
+        Self { deadline, way: Way::Server, caller: "".into() }
+    }
+
+    /// The same until `deadline`, at most.
+    fn by(&self, deadline: Instant) -> Self {
+        Self { deadline, ..self.clone() }
+    }
+
+    /// The level of replies with raw bytes.
+    fn read_level(&self) -> Level {
+        if self.way == Way::ForPeer { Level::Lend } else { Level::Read }
+    }
+
+    /// The level of replies with frames.
+    fn frames_level(&self) -> Level {
+        if self.way == Way::ForPeer { Level::Relay } else { Level::Frames }
+    }
 }
 
 /// Bytes for a reply, with the memory they count against: drop it when they are sent.
@@ -165,6 +244,9 @@ pub enum ReadError {
         /// Frames or pages.
         count: u32,
     },
+    /// Another node said so of a range or frame.
+    #[error("{0}")]
+    PastEnd(String),
     /// At a bound; come back.
     #[error("the node is busy")]
     Busy {
@@ -182,7 +264,7 @@ pub enum ReadError {
 impl Reader {
     /// A reader over `parts`.
     pub fn new(parts: ReaderParts) -> Arc<Self> {
-        let ReaderParts { origin, store, decoder, budget, freshness, limits, tasks } = parts;
+        let ReaderParts { origin, store, decoder, peers, decodes, budget, freshness, limits, tasks } = parts;
         let (fills, units) = (Flights::new(tasks.clone()), Flights::new(tasks.clone()));
         let cuts = Arc::new(Semaphore::new(std::thread::available_parallelism().map_or(1, Into::into)));
         let (heads, outdated) = (Heads::default(), Heads::within(OUTDATED_BYTES));
@@ -191,6 +273,7 @@ impl Reader {
             origin,
             store,
             decoder,
+            peers,
             budget,
             heads,
             outdated,
@@ -202,6 +285,8 @@ impl Reader {
             units,
             cuts,
             counts,
+            decodes,
+            paces: Paces::default(),
         })
     }
 
@@ -209,7 +294,23 @@ impl Reader {
     pub fn stats(&self) -> ReadStats {
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let joined = self.fills.joined() + self.units.joined();
-        ReadStats { fills: of(&self.counts.fills), units: of(&self.counts.units), joined, changed: of(&self.counts.changed) }
+        let ReadCounts { fills, units, changed, peeks, peeked, forwards, lost_servers, decoded_there } = &self.counts;
+        ReadStats {
+            fills: of(fills),
+            units: of(units),
+            joined,
+            changed: of(changed),
+            peeks: of(peeks),
+            peeked: of(peeked),
+            forwards: of(forwards),
+            lost_servers: of(lost_servers),
+            decoded_there: of(decoded_there),
+        }
+    }
+
+    /// Memory of `level`, if there is some at once.
+    pub fn try_reserve(&self, level: Level, bytes: u64) -> Result<Reservation, ReadError> {
+        Ok(self.budget.try_reserve(level, bytes)?)
     }
 
     /// What is held here, for `explain`.

@@ -8,6 +8,7 @@ mod answer;
 mod explain;
 mod inbox;
 mod metrics;
+mod peers;
 pub mod quic;
 mod together;
 mod verbs;
@@ -15,15 +16,14 @@ mod verbs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use arc_swap::ArcSwap;
 use framecache::wire::{Header, Verb};
-use framecache::{Ring, View};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::auth::{self, Action, Caller, Policy, Verdict};
-use crate::read::Reader;
+use crate::cluster::Members;
+use crate::read::{Reader, Terms};
 use crate::telemetry::TraceContext;
 use inbox::Inbox;
 pub use metrics::RequestMetrics;
@@ -35,7 +35,7 @@ const LAST_TASKS_MAX: std::time::Duration = std::time::Duration::from_secs(2);
 pub struct Service {
     reader: Arc<Reader>,
     policy: Policy,
-    members: ArcSwap<(View, Ring)>,
+    members: Arc<Members>,
     about: Box<dyn Fn() -> Vec<(String, String)> + Send + Sync>,
     metrics: Arc<RequestMetrics>,
     inbox: Inbox,
@@ -52,7 +52,7 @@ pub struct ServiceParts {
     /// Who may what.
     pub policy: Policy,
     /// The members, this node among them.
-    pub view: View,
+    pub members: Arc<Members>,
     /// Lines about the node itself.
     pub about: Box<dyn Fn() -> Vec<(String, String)> + Send + Sync>,
     /// Where requests are counted.
@@ -64,7 +64,10 @@ pub struct ServiceParts {
 /// A request whose header is read.
 struct Request {
     caller: Arc<Caller>,
+    /// The node that asks, if it is one, as its certificate proves.
+    peer: Option<Arc<str>>,
     deadline: Instant,
+    terms: Terms,
     header: Header,
 }
 
@@ -102,12 +105,11 @@ impl Drop for Entered {
 impl Service {
     /// A service over `parts`.
     pub fn new(parts: ServiceParts) -> Arc<Self> {
-        let ServiceParts { reader, policy, view, about, metrics, request_bytes } = parts;
-        let ring = Ring::new(&view);
+        let ServiceParts { reader, policy, members, about, metrics, request_bytes } = parts;
         Arc::new(Self {
             reader,
             policy,
-            members: ArcSwap::from_pointee((view, ring)),
+            members,
             about,
             metrics,
             inbox: Inbox::new(request_bytes),
@@ -121,12 +123,6 @@ impl Service {
     /// Connections, and streams, that are open now.
     pub fn open(&self) -> (usize, usize) {
         (self.counts.connections.count(), self.counts.streams.count())
-    }
-
-    /// The members from now on.
-    pub fn join(&self, view: View) {
-        let ring = Ring::new(&view);
-        self.members.store(Arc::new((view, ring)));
     }
 
     /// New requests are sent on; those that run may end.
@@ -155,14 +151,6 @@ impl Service {
         self.leaving.load(Ordering::Acquire)
     }
 
-    fn view(&self) -> View {
-        self.members.load().0.clone()
-    }
-
-    fn ring(&self) -> RingGuard {
-        RingGuard(self.members.load_full())
-    }
-
     fn about(&self) -> Vec<(String, String)> {
         (self.about)()
     }
@@ -180,16 +168,5 @@ impl Service {
             parent.adopt(&span);
         }
         span
-    }
-}
-
-/// The ring of the moment.
-struct RingGuard(Arc<(View, Ring)>);
-
-impl std::ops::Deref for RingGuard {
-    type Target = Ring;
-
-    fn deref(&self) -> &Ring {
-        &self.0.1
     }
 }

@@ -26,7 +26,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
         None => Identity::local(&local_names(&config.node.id))?,
     };
     let program = std::env::current_exe().context("find own binary, which decoder workers run")?;
-    let node = Node::start(Setup { config, identity, program, origin: None }).await?;
+    let node = Node::start(Setup { config, identity, program, origin: None, keys: None }).await?;
     ended().await?;
     tracing::info!("told to end, draining");
     node.stop().await;

@@ -43,6 +43,8 @@ pub struct Peeked {
     pub version: Version,
     /// Bytes of the whole object.
     pub size: u64,
+    /// How long ago the origin said that this is the version.
+    pub age: Duration,
     /// What the bytes look like, if they are a picture or frame.
     pub tensor: Option<TensorHead>,
     /// The page, the range, or the numbers of the tensor.
@@ -247,7 +249,7 @@ async fn one(item: &ItemHead, reply: &mut Reply, pinned: Option<&Version>, pixel
     if bytes > most || (!pixels && bytes > PAGE_BYTES) {
         return Err(Error::new(ErrorKind::TooLarge, format!("{bytes} bytes, where {most} at most were asked for")));
     }
-    Ok(Peeked { version, size: item.size, tensor, bytes: reply.bytes(item).await? })
+    Ok(Peeked { version, size: item.size, age: age_of(item), tensor, bytes: reply.bytes(item).await? })
 }
 
 /// The items of a read, put together.
@@ -261,7 +263,8 @@ async fn whole(reply: &mut Reply, range: ByteRange, pinned: Option<&Version>) ->
             return Err(error);
         }
         let version = version_of(&item, found.as_ref().map(|found| &found.version).or(pinned))?;
-        let size = found.get_or_insert_with(|| Peeked { version, size: item.size, tensor: None, bytes: Bytes::new() }).size;
+        let age = age_of(&item);
+        let size = found.get_or_insert_with(|| Peeked { version, size: item.size, age, tensor: None, bytes: Bytes::new() }).size;
         let end = at + u64::from(item.payload_bytes);
         if item.size != size || (item.payload_bytes > 0 && item.offset != at) || end > range.clamp(size).end().max(at) {
             return Err(protocol("bytes out of order"));
@@ -277,6 +280,12 @@ async fn whole(reply: &mut Reply, range: ByteRange, pinned: Option<&Version>) ->
     let found = found.ok_or_else(|| Error::new(ErrorKind::Unavailable, "the reply ended early"))?;
     let bytes = if parts.len() == 1 { parts.swap_remove(0) } else { parts.concat().into() };
     Ok(Peeked { bytes, ..found })
+}
+
+/// How old the item's facts are; what does not say is of now.
+fn age_of(item: &ItemHead) -> Duration {
+    let ms = item.addition(ext::AGE).and_then(|bytes| bytes.try_into().ok()).map_or(0, u64::from_le_bytes);
+    Duration::from_millis(ms)
 }
 
 /// The item's version, if it is the pinned one, or none is.

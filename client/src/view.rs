@@ -2,6 +2,7 @@
 //! same view; there is no global epoch, and `view_id` names a set of members by its hash.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -42,6 +43,11 @@ impl NodeRow {
     }
 }
 
+/// Whether it owns keys.
+pub(crate) fn caches(row: &NodeRow) -> bool {
+    row.roles.iter().any(|role| role == "cache")
+}
+
 /// The state of a row; an unknown number is gone.
 pub fn state(row: &NodeRow) -> NodeState {
     match row.state {
@@ -52,10 +58,10 @@ pub fn state(row: &NodeRow) -> NodeState {
     }
 }
 
-/// The nodes of a cluster, by name.
+/// The nodes of a cluster, by name. A clone shares the rows.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct View {
-    rows: BTreeMap<String, NodeRow>,
+    rows: BTreeMap<String, Arc<NodeRow>>,
 }
 
 /// A view that is refused.
@@ -70,7 +76,7 @@ impl View {
             Some(old) if (old.incarnation, old.version) >= (row.incarnation, row.version) => Ok(false),
             None if self.rows.len() >= NODES_MAX => Err(TooManyNodes),
             _ => {
-                self.rows.insert(row.id.clone(), row);
+                self.rows.insert(row.id.clone(), Arc::new(row));
                 Ok(true)
             }
         }
@@ -78,16 +84,26 @@ impl View {
 
     /// Every row, by name.
     pub fn rows(&self) -> impl Iterator<Item = &NodeRow> {
-        self.rows.values()
+        self.rows.values().map(|row| &**row)
     }
 
-    /// The rows whose nodes are in the ring.
+    /// The rows whose nodes are in the ring: those that serve, and have the role `cache`.
     pub fn members(&self) -> impl Iterator<Item = &NodeRow> {
-        self.rows.values().filter(|row| state(row) == NodeState::Serving)
+        self.rows().filter(|row| state(row) == NodeState::Serving && caches(row))
+    }
+
+    /// The rows whose nodes decode for others.
+    pub fn decoders(&self) -> impl Iterator<Item = &NodeRow> {
+        self.rows().filter(|row| state(row) == NodeState::Serving && row.roles.iter().any(|role| role == "decode"))
     }
 
     /// The row of that node.
     pub fn node(&self, id: &str) -> Option<&NodeRow> {
+        self.rows.get(id).map(|row| &**row)
+    }
+
+    /// The same, shared.
+    pub(crate) fn shared(&self, id: &str) -> Option<&Arc<NodeRow>> {
         self.rows.get(id)
     }
 
@@ -102,10 +118,11 @@ impl View {
         xxh3_64(&text)
     }
 
-    /// Hash of every row's name, incarnation and version: two views with the same digest are the same.
+    /// Hash of every row's name, incarnation and version: two views with the same digest say the same of every node that is there.
+    /// Nodes that have gone do not count, since their rows are forgotten in the end, here sooner than there.
     pub fn digest(&self) -> u64 {
         let mut text = Vec::new();
-        for row in self.rows() {
+        for row in self.rows().filter(|row| state(row) != NodeState::Gone) {
             text.extend_from_slice(&(row.id.len() as u32).to_le_bytes());
             text.extend_from_slice(row.id.as_bytes());
             text.extend_from_slice(&row.incarnation.to_le_bytes());
@@ -116,7 +133,7 @@ impl View {
 
     /// As a reply says it.
     pub fn payload(&self) -> ViewPayload {
-        ViewPayload { view_id: self.digest(), nodes: self.rows.values().cloned().collect() }
+        ViewPayload { view_id: self.digest(), nodes: self.rows().cloned().collect() }
     }
 
     /// The rows that are newer than in `old`.

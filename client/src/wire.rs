@@ -287,6 +287,8 @@ pub mod ext {
     pub const VIA: u16 = 18;
     /// Request: the sender is the node of this name, as its certificate proves.
     pub const PEER: u16 = 19;
+    /// Reply to a node: milliseconds since the origin said that this is the version, as a little-endian `u64`.
+    pub const AGE: u16 = 20;
 }
 
 /// Why this node is asked.

@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use framecache::quic::{self, Windows};
 use framecache::tls::{self, TlsFiles};
-use framecache::{Client, ClientConfig, ObjectId};
+use framecache::wire::NodeRow;
+use framecache::{Client, ClientConfig, ObjectId, View};
 use framecache_node::config::{Config, Host};
 use framecache_node::dev::{self, origin::FolderOrigin};
 use framecache_node::identity::Identity;
@@ -46,6 +47,8 @@ pub struct Options {
     pub policy: Option<&'static str>,
     /// `bucket.credentials`.
     pub credentials: &'static str,
+    /// `node.roles` of each node in turn; of those beyond, all.
+    pub roles: &'static [&'static str],
     /// What a shell does instead of being a decoder at once; `NODE` is the program and `"$@"` its arguments. Nothing: no shell.
     pub worker: &'static str,
 }
@@ -61,6 +64,7 @@ impl Default for Options {
             workers: 1,
             policy: None,
             credentials: "anonymous",
+            roles: &[],
             worker: "",
         }
     }
@@ -96,13 +100,33 @@ impl Cluster {
         let mut nodes = Vec::new();
         for index in 0..n {
             let config = config(index, origin.addr(), state.path(), &options);
-            let names = ["127.0.0.1".to_owned(), "localhost".to_owned()];
+            let names = ["127.0.0.1".to_owned(), "localhost".to_owned(), format!("node-{index}")];
             let identity = Identity::signed(&names, &ca).expect("identity");
-            let setup = Setup { config, identity, program: worker(state.path(), options.worker), origin: None };
+            let program = worker(state.path(), options.worker);
+            let setup = Setup { config, identity, program, origin: None, keys: None };
             nodes.push(Node::start(setup).await.expect("node starts"));
         }
         dev::join_all(&nodes);
         Self { nodes, ca, data, _state: state, origin, server }
+    }
+
+    /// From now on every node takes these for the nodes there are, and as what their rows say.
+    pub fn agree(&self, rows: &[NodeRow]) {
+        let mut view = View::default();
+        for row in rows {
+            view.merge(row.clone()).expect("merge");
+        }
+        self.nodes.iter().for_each(|node| node.join(view.clone()));
+    }
+
+    /// GETs that reached the origin.
+    pub fn all_gets(&self) -> u64 {
+        self.origin.stats().counts.iter().filter(|((method, ..), _)| method == "GET").map(|(_, n)| n).sum()
+    }
+
+    /// Jobs that the nodes' decoders ended, by node.
+    pub fn jobs(&self) -> Vec<u64> {
+        self.nodes.iter().map(|node| node.pool().stats().jobs).collect()
     }
 
     /// One node.
@@ -193,6 +217,13 @@ impl Cluster {
             .await;
     }
 
+    /// Stops the last node; the others are not told.
+    pub async fn stop_last(&mut self) {
+        if let Some(node) = self.nodes.pop() {
+            node.stop().await;
+        }
+    }
+
     /// Stops every node, the last first.
     pub async fn stop(mut self) {
         while let Some(node) = self.nodes.pop() {
@@ -258,7 +289,8 @@ fn worker(state: &Path, script: &str) -> PathBuf {
 }
 
 fn config(index: usize, origin: SocketAddr, state: &Path, options: &Options) -> Config {
-    let Options { memory, ram, disk, freshness, pixels_max, workers, policy, credentials, worker: _ } = options;
+    let Options { memory, ram, disk, freshness, pixels_max, workers, policy, credentials, roles, worker: _ } = options;
+    let roles = roles.get(index).map_or(String::new(), |role| format!("roles = [\"{role}\"]\n"));
     let data_dir = state.join(format!("node-{index}"));
     let (data_dir, disk) = match disk {
         Some(disk) => (format!("data_dir = {data_dir:?}\n"), format!("disk = \"{disk}\"\n")),
@@ -270,7 +302,7 @@ fn config(index: usize, origin: SocketAddr, state: &Path, options: &Options) -> 
         format!("[auth]\npolicy = {path:?}\n")
     });
     let text = format!(
-        "[node]\nid = \"node-{index}\"\nmemory_limit = \"{memory}\"\n{data_dir}\
+        "[node]\nid = \"node-{index}\"\nmemory_limit = \"{memory}\"\n{data_dir}{roles}\
          [listen]\nquic = \"127.0.0.1:0\"\nadmin = \"127.0.0.1:0\"\n\
          [cache]\nraw_ram = \"{ram}\"\ndecoded_ram = \"{ram}\"\n{disk}\
          [decode]\nworkers = {workers}\nworker_memory = \"512MiB\"\npixels_max = {pixels_max}\n\

@@ -4,6 +4,7 @@
 //! No socket, no thread, no second passes; a seed tells one story, again and again.
 
 mod decoder;
+pub mod fleet;
 mod origin;
 mod store;
 
@@ -16,8 +17,9 @@ use bytes::Bytes;
 use framecache::{ByteRange, DecodeSpec, ObjectId, Page, Tensor, Version};
 use framecache_node::budget::{Budget, BudgetLines};
 use framecache_node::cache::{Freshness, Head};
+use framecache_node::cluster::{Alone, Lent, Peers};
 use framecache_node::decode::Limits;
-use framecache_node::read::{ReadError, Reader, ReaderParts};
+use framecache_node::read::{ReadError, Reader, ReaderParts, Terms};
 use tokio::time::{Instant, sleep};
 use tokio_util::task::TaskTracker;
 
@@ -117,19 +119,25 @@ impl World {
         let mut dice = Dice::new(seed);
         let model = Arc::new(Model::default());
         let origin = Arc::new(ScriptedOrigin::new(model.clone(), climate.clone(), dice.fork()));
-        Self::before(model, origin, climate, dice)
+        Self::before(model, origin, Arc::new(Alone), climate, dice)
     }
 
     /// Another node before the same origin.
     pub fn beside(&self, seed: u64) -> Self {
-        Self::before(self.model.clone(), self.origin.clone(), self.climate.clone(), Dice::new(seed))
+        Self::before(self.model.clone(), self.origin.clone(), Arc::new(Alone), self.climate.clone(), Dice::new(seed))
     }
 
-    fn before(model: Arc<Model>, origin: Arc<ScriptedOrigin>, climate: Climate, mut dice: Dice) -> Self {
+    /// Another node before the same origin, with others around it.
+    pub fn among(&self, peers: Arc<dyn Peers>, dice: Dice) -> Self {
+        Self::before(self.model.clone(), self.origin.clone(), peers, self.climate.clone(), dice)
+    }
+
+    fn before(model: Arc<Model>, origin: Arc<ScriptedOrigin>, peers: Arc<dyn Peers>, climate: Climate, mut dice: Dice) -> Self {
         let store = Arc::new(FickleStore::new(climate.clone(), dice.fork()));
         let decoder = Arc::new(ScriptedDecoder::new(climate.clone(), dice.fork()));
         let [read, decode, frames, shared] = climate.memory;
-        let floors = [2 << 20, read, decode, frames];
+        // Each at least one item: a page, or the largest rendition.
+        let floors = [1 << 20, 2 << 20, 1 << 20, 1 << 20, read, decode, 4 << 20, 4 << 20, 4 << 20, frames];
         let total = floors.iter().sum::<u64>() + shared;
         let budget = Budget::new(BudgetLines { total, fixed: Vec::new(), floors }).expect("budget");
         let tasks = TaskTracker::new();
@@ -137,6 +145,8 @@ impl World {
             origin: origin.clone(),
             store: store.clone(),
             decoder: decoder.clone(),
+            peers,
+            decodes: true,
             budget: budget.clone(),
             freshness: HashMap::from([(BUCKET.to_owned(), climate.freshness)]),
             limits: Limits::default(),
@@ -165,20 +175,33 @@ impl World {
         deadline: Instant,
         drain: Duration,
     ) -> Result<Replied, ReadError> {
+        self.read_by(key, range, pin, &Terms::until(deadline), drain).await
+    }
+
+    /// The same, on the caller's terms.
+    pub async fn read_by(
+        &self,
+        key: &str,
+        range: ByteRange,
+        pin: Option<&Version>,
+        terms: &Terms,
+        drain: Duration,
+    ) -> Result<Replied, ReadError> {
+        let deadline = terms.deadline;
         let (id, near) = (id(key), range.pages().next().unwrap_or(Page::new(0)));
         let head = match pin {
-            Some(pin) => in_time(deadline, self.reader.pinned_head(&id, pin, near, deadline)).await?,
-            None => in_time(deadline, self.reader.head(&id, near, deadline)).await?,
+            Some(pin) => in_time(deadline, self.reader.pinned_head(&id, pin, near, terms)).await?,
+            None => in_time(deadline, self.reader.head(&id, near, terms)).await?,
         };
         let range = range.clamp(head.size);
         let mut replied = Replied { head, bytes: Vec::new(), error: None };
         for page in range.pages() {
             for ahead in (page.index() + 1..=page.index() + AHEAD).map(Page::new) {
                 if !ahead.range().intersect(range).is_empty() {
-                    self.reader.prefetch(&id, ahead, &replied.head);
+                    self.reader.prefetch(&id, ahead, &replied.head, terms);
                 }
             }
-            match in_time(deadline, self.reader.page(&id, page, range, &replied.head, deadline)).await {
+            match in_time(deadline, self.reader.page(&id, page, range, &replied.head, terms)).await {
                 Ok(served) => {
                     if !drain.is_zero() {
                         sleep(drain).await;
@@ -194,6 +217,28 @@ impl World {
         Ok(replied)
     }
 
+    /// A range on one page for another node, as `serve` answers it.
+    async fn read_for_peer(
+        &self,
+        id: &ObjectId,
+        range: ByteRange,
+        pin: Option<&Version>,
+        terms: &Terms,
+    ) -> Result<Lent, ReadError> {
+        let page = Page::new(range.start() / framecache::object::PAGE_BYTES);
+        let (head, door) = self.reader.enter(id, pin, page, terms).await?;
+        if range.start() > head.size {
+            return Err(ReadError::OutOfRange { start: range.start(), size: head.size });
+        }
+        let range = range.clamp(head.size);
+        let bytes = match range.is_empty() {
+            true => Bytes::new(),
+            false => self.reader.page_inside(id, page, range, &head, Some(door), terms).await?.bytes,
+        };
+        let age = self.reader.age(&head);
+        Ok(Lent { version: head.version, size: head.size, age, tensor: None, bytes })
+    }
+
     /// A picture, held for `drain`.
     pub async fn frame(
         &self,
@@ -203,8 +248,20 @@ impl World {
         deadline: Instant,
         drain: Duration,
     ) -> Result<(Head, Tensor), ReadError> {
+        self.frame_by(key, spec, pin, &Terms::until(deadline), drain).await
+    }
+
+    /// The same, on the caller's terms.
+    pub async fn frame_by(
+        &self,
+        key: &str,
+        spec: &DecodeSpec,
+        pin: Option<&Version>,
+        terms: &Terms,
+        drain: Duration,
+    ) -> Result<(Head, Tensor), ReadError> {
         let id = id(key);
-        let served = in_time(deadline, self.reader.frame(&id, spec, pin, deadline)).await?;
+        let served = in_time(terms.deadline, self.reader.frame(&id, spec, pin, terms)).await?;
         if !drain.is_zero() {
             sleep(drain).await;
         }

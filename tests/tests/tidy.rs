@@ -84,12 +84,13 @@ const FLOORS: &[(&str, &[&str])] = &[
     ("origin", &["config", "telemetry", "budget"]),
     ("cache", &["config", "telemetry", "budget"]),
     ("decode", &["config", "telemetry", "budget"]),
-    ("read", &["origin", "cache", "decode", "budget", "telemetry", "auth"]),
-    ("serve", &["read", "cache", "origin", "config", "telemetry", "auth", "budget"]),
-    ("exports", &["read", "cache", "origin", "decode", "serve", "budget", "telemetry"]),
+    ("cluster", &["config", "telemetry"]),
+    ("read", &["origin", "cache", "decode", "cluster", "budget", "telemetry", "auth"]),
+    ("serve", &["read", "cache", "origin", "decode", "cluster", "config", "telemetry", "auth", "identity", "budget"]),
+    ("exports", &["read", "cache", "origin", "decode", "cluster", "serve", "budget", "telemetry"]),
 ];
 
-/// Promise: calls go down only; origin, cache and decode never see each other.
+/// Promise: calls go down only; origin, cache, decode and cluster never see each other.
 #[test]
 fn floors_hold() {
     let node = root().join("cache-node/src");

@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Questions, say};
 use crate::levels::Levels;
+use crate::meter::thread_cpu;
 
 /// One resize: of which picture, to what.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -170,12 +171,4 @@ impl Bench {
         ensure!(made.width() as usize == width, "another size");
         Ok(seconds)
     }
-}
-
-/// CPU-seconds of the calling thread so far.
-fn thread_cpu() -> f64 {
-    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: the pointer is to a live value of the right type.
-    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut time) };
-    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }

@@ -7,9 +7,18 @@ use super::*;
 
 const MS: Duration = Duration::from_millis(1);
 
-/// 100 bytes of floors (10, 20, 30, 40), 100 fixed, `shared` for all.
+/// The levels that these tests speak of. The others have floors of one byte.
+const SPOKEN_OF: [Level; 4] = [Level::Peek, Level::Read, Level::Decode, Level::Frames];
+
+fn floors(of: [u64; 4]) -> [u64; Level::ALL.len()] {
+    let mut floors = [1; Level::ALL.len()];
+    SPOKEN_OF.iter().zip(of).for_each(|(level, floor)| floors[*level as usize] = floor);
+    floors
+}
+
+/// 100 bytes of floors (10, 20, 30, 40), 100 of others, `shared` for all.
 fn budget(shared: u64) -> Arc<Budget> {
-    let lines = BudgetLines { total: 200 + shared, fixed: vec![("cache.raw_ram", 100)], floors: [10, 20, 30, 40] };
+    let lines = BudgetLines { total: 200 + shared, fixed: vec![("cache.raw_ram", 94)], floors: floors([10, 20, 30, 40]) };
     Budget::new(lines).expect("fits")
 }
 
@@ -18,7 +27,7 @@ fn soon() -> Instant {
 }
 
 fn in_use(budget: &Budget) -> [u64; 4] {
-    budget.usage().map(|usage| usage.in_use)
+    SPOKEN_OF.map(|level| budget.usage()[level as usize].in_use)
 }
 
 /// Lines that do not fit are refused with the key to change, and no other word.
@@ -27,7 +36,7 @@ fn lines_that_do_not_fit_name_the_key() {
     let lines = BudgetLines {
         total: 1 << 30,
         fixed: vec![("disk buffers", 400 << 20), ("decode.workers", 200 << 20), ("cache.raw_ram", 400 << 20)],
-        floors: [16 << 20, 16 << 20, 32 << 20, 64 << 20],
+        floors: floors([16 << 20, 16 << 20, 32 << 20, (64 << 20) - 6]),
     };
     let said = Budget::new(lines.clone()).expect_err("too much").to_string();
     for part in ["`node.memory_limit` of 1GiB", "too small by 104MiB", "decode.workers 200MiB", "lower `cache.raw_ram`"] {
@@ -37,9 +46,27 @@ fn lines_that_do_not_fit_name_the_key() {
     let said = Budget::new(words).expect_err("too much").to_string();
     assert!(said.ends_with("raise it or lower `decode.pixels_max`"), "{said}");
     assert_eq!(
-        Budget::new(BudgetLines { floors: [1, 1, 0, 1], ..lines }).expect_err("no floor"),
+        Budget::new(BudgetLines { floors: floors([1, 1, 0, 1]), ..lines }).expect_err("no floor"),
         BudgetError::NoFloor { level: Level::Decode }
     );
+}
+
+/// Promise: who would be refused in its turn is told so before, and asking that changes nothing.
+#[tokio::test(start_paused = true)]
+async fn a_refusal_is_foreseen() {
+    let budget = budget(0);
+    let soon = Instant::now() + 100 * MS;
+    assert_eq!(budget.foresees_busy(Level::Frames, 40, 0, soon), None, "free");
+    assert_eq!(budget.foresees_busy(Level::Frames, 41, 0, soon), None, "never fits: that is another answer");
+    let held = budget.try_reserve(Level::Frames, 40).expect("free");
+    tokio::time::advance(80 * MS).await;
+    drop(held);
+    let _held = budget.try_reserve(Level::Frames, 40).expect("free");
+    // Forty bytes take 80 ms: ten more come back in 20, forty more in 80, which is too near to 100.
+    assert_eq!(budget.foresees_busy(Level::Frames, 10, 0, soon + 80 * MS), None);
+    let busy = budget.foresees_busy(Level::Frames, 10, 30, soon + 80 * MS);
+    assert!(matches!(busy, Some(Refused::Busy { .. })), "{busy:?}");
+    assert_eq!(budget.usage()[Level::Frames as usize].refused, 0);
 }
 
 /// Whatever the upper levels hold, each deeper level still gets its floor at once.
@@ -55,7 +82,7 @@ fn floors_are_honoured() {
     assert_eq!(in_use(&budget), [10, 20, 30, 140]);
     let too_large = Refused::TooLarge { bytes: 141, most: 140 };
     assert_eq!(budget.try_reserve(Level::Frames, 141).expect_err("never"), too_large);
-    assert_eq!(budget.usage()[3].refused, 1);
+    assert_eq!(budget.usage()[Level::Frames as usize].refused, 1);
     drop((frames, held));
     assert_eq!((in_use(&budget), budget.shared_free()), ([0; 4], 100));
 }
@@ -78,7 +105,7 @@ async fn waiters_are_served_in_order() {
         })
         .collect();
     tokio::time::sleep(MS).await;
-    assert_eq!(budget.usage()[1].waiting, 10);
+    assert_eq!(budget.usage()[Level::Read as usize].waiting, 10);
     drop(first);
     for task in tasks {
         task.await.expect("no panic");
@@ -96,7 +123,7 @@ async fn the_deadline_is_kept() {
     let refused = budget.reserve(Level::Decode, 1, start + 50 * MS).await.expect_err("nothing comes back");
     assert_eq!(refused, Refused::Deadline);
     assert!((50 * MS..52 * MS).contains(&start.elapsed()), "{:?}", start.elapsed());
-    assert_eq!((budget.usage()[2].waiting, budget.usage()[2].refused), (0, 1));
+    assert_eq!((budget.usage()[Level::Decode as usize].waiting, budget.usage()[Level::Decode as usize].refused), (0, 1));
     drop(held);
 }
 
@@ -124,7 +151,7 @@ async fn the_queue_has_an_end() {
     assert!(waits.iter_mut().all(|wait| wait.as_mut().poll(&mut context).is_pending()));
     assert!(budget.reserve(Level::Peek, 1, soon()).await.is_err(), "one more than fits");
     drop(waits);
-    assert_eq!(budget.usage()[0].waiting, 0, "a dropped wait leaves the queue");
+    assert_eq!(budget.usage()[Level::Peek as usize].waiting, 0, "a dropped wait leaves the queue");
     drop(held);
 }
 
@@ -211,7 +238,7 @@ async fn a_dumb_model_agrees() {
     let mut held: Vec<Reservation> = Vec::new();
     let mut granted = 0;
     for _ in 0..10_000 {
-        let level = Level::ALL[random(4) as usize];
+        let level = Level::ALL[random(Level::ALL.len() as u64) as usize];
         match random(12) {
             0..=3 => {
                 let (budget, deadline) = (budget.clone(), Instant::now() + MS * random(2000) as u32);
@@ -248,9 +275,9 @@ async fn a_dumb_model_agrees() {
                     Poll::Ready(Err(_)) => false,
                 });
             }
-            let mut model = [0; 4];
+            let mut model = [0; Level::ALL.len()];
             held.iter().for_each(|reservation| model[reservation.level() as usize] += reservation.bytes());
-            assert_eq!(in_use(&budget), model, "seed {seed}");
+            assert_eq!(budget.usage().map(|usage| usage.in_use), model, "seed {seed}");
         }
         let usage = budget.usage();
         assert!(usage.iter().map(|level| level.in_use.saturating_sub(level.floor)).sum::<u64>() <= 50, "seed {seed}");
@@ -263,7 +290,7 @@ async fn a_dumb_model_agrees() {
     assert!(granted > 1000, "the test must grant: {granted}");
     drop((waits, held));
     assert_eq!((in_use(&budget), budget.shared_free()), ([0; 4], 50));
-    assert_eq!(budget.usage().map(|level| level.waiting), [0; 4]);
+    assert_eq!(budget.usage().map(|level| level.waiting), [0; Level::ALL.len()]);
 }
 
 /// Real threads that reserve, cancel and drop lose no wakeup and no byte.
@@ -294,5 +321,5 @@ async fn threads_lose_nothing() {
         task.await.expect("no panic");
     }
     assert_eq!((in_use(&budget), budget.shared_free()), ([0; 4], 20));
-    assert_eq!(budget.usage().map(|level| level.waiting), [0; 4]);
+    assert_eq!(budget.usage().map(|level| level.waiting), [0; Level::ALL.len()]);
 }

@@ -17,6 +17,9 @@ const WORKER_MEMORY_MIN: u64 = 64 << 20;
 /// Least bytes of the disk tier: 64 blocks of 1 MiB, below which blocks cannot hold what is admitted.
 const DISK_MIN: u64 = 64 << 20;
 
+/// Most seeds: a node needs one that answers.
+const SEEDS_MAX: usize = 64;
+
 /// Keys of rooms that are not built yet: they are checked, and setting one is answered by a warning.
 const NO_EFFECT_YET: &[&str] = &[
     "node.roles",
@@ -62,6 +65,7 @@ pub(super) fn lift(mut source: Source, host: &Host) -> Result<Config, ConfigErro
     let gateway = Gateway { keys: keys.map(PathBuf::from) };
     let tls = lift.tls(tls)?;
     let listen = lift.listen(listen, tls.is_some())?;
+    lift.cluster_keys(&cluster, &listen)?;
     let auth = lift.auth(auth, &listen)?;
     let telemetry = lift.telemetry(telemetry)?;
     let warnings = lift.warnings;
@@ -169,6 +173,9 @@ impl Lift<'_> {
     fn cluster(&mut self, raw: RawCluster) -> Result<Cluster, ConfigError> {
         let RawCluster { seeds, settle_s, drain_s, keys } = raw;
         let seeds = seeds.unwrap_or_default();
+        if let Some(seed) = seeds.get(SEEDS_MAX) {
+            return Err(self.wrong("cluster.seeds", seed, "give at most 64 seeds; one DNS name may stand for many nodes"));
+        }
         for seed in &seeds {
             let port = seed.rsplit_once(':').filter(|(host, _)| !host.is_empty()).and_then(|(_, port)| port.parse::<u16>().ok());
             if port.is_none_or(|port| port == 0) || seed.contains('/') {
@@ -181,6 +188,28 @@ impl Lift<'_> {
             drain: Duration::from_secs(drain_s.unwrap_or(30)),
             keys: keys.map(PathBuf::from),
         })
+    }
+
+    /// Beyond loopback whoever sends a datagram could join: there it takes a key.
+    fn cluster_keys(&mut self, cluster: &Cluster, listen: &Listen) -> Result<(), ConfigError> {
+        let beyond = cluster.seeds.iter().find(|seed| !is_loopback_seed(seed));
+        let doors = [("listen.gossip", &listen.gossip), ("listen.liveness", &listen.liveness)];
+        let open = doors.iter().find(|(_, address)| !is_loopback(address));
+        if cluster.keys.is_none() {
+            let problem = match (open, beyond) {
+                (Some((key, _)), _) => format!("is missing while `{key}` goes beyond loopback"),
+                (None, Some(seed)) => format!("is missing while the seed \"{seed}\" is beyond loopback"),
+                (None, None) => return Ok(()),
+            };
+            let fix = "make one with `openssl rand -hex 32 > FILE` and name that file, the same on every node".into();
+            return Err(ConfigError::Conflict { key: "cluster.keys", problem, fix });
+        }
+        if let (Some(seed), Some((key, address))) = (beyond, doors.iter().find(|(_, address)| is_loopback(address))) {
+            self.warn(format!(
+                "the seed \"{seed}\" is beyond loopback, and `{key}` = \"{address}\" cannot be reached from there"
+            ));
+        }
+        Ok(())
     }
 
     fn tls(&self, raw: RawTls) -> Result<Option<Tls>, ConfigError> {
@@ -266,6 +295,14 @@ impl Lift<'_> {
             return Err(self.wrong("telemetry.log", &log, &fix));
         }
         Ok(Telemetry { otlp_endpoint, log })
+    }
+}
+
+/// Whether a seed, `host:port`, is surely on this host.
+fn is_loopback_seed(seed: &str) -> bool {
+    match seed.parse::<SocketAddr>() {
+        Ok(address) => is_loopback(&address),
+        Err(_) => seed.rsplit_once(':').is_some_and(|(host, _)| host.eq_ignore_ascii_case("localhost")),
     }
 }
 

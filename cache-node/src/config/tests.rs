@@ -145,6 +145,29 @@ fn beyond_loopback_needs_tls_and_a_policy() {
     assert!(parse("[listen]\nquic = '[::ffff:10.0.0.1]:4433'").is_err());
 }
 
+/// Beyond loopback a node needs the cluster's key, and is told how to make one.
+#[test]
+fn beyond_loopback_needs_cluster_keys() {
+    let tls = "[tls]\nca = 'a'\ncert = 'c'\nkey = 'k'\n";
+    let cases = [
+        ("[cluster]\nseeds = ['a:1']", "the seed \"a:1\""),
+        ("[cluster]\nseeds = ['127.0.0.1:1', '10.0.0.1:1']", "the seed \"10.0.0.1:1\""),
+        (&format!("{tls}[listen]\ngossip = '0.0.0.0:1'"), "`listen.gossip`"),
+        (&format!("{tls}[listen]\nliveness = '[::]:1'"), "`listen.liveness`"),
+    ];
+    for (text, part) in cases {
+        let said = refusal(text);
+        assert!(said.starts_with("`cluster.keys`") && said.contains(part) && said.contains("openssl rand -hex 32"), "{said}");
+    }
+    for seeds in ["'127.0.0.1:1'", "'localhost:1', '[::1]:2'"] {
+        assert!(parse(&format!("[cluster]\nseeds = [{seeds}]")).is_ok(), "{seeds}");
+    }
+    let config = parse("[cluster]\nseeds = ['a:1']\nkeys = '/k'").expect("with keys");
+    assert!(config.warnings().iter().any(|warning| warning.contains("`listen.gossip`")), "{:?}", config.warnings());
+    let many = (0..65).map(|n| format!("'127.0.0.1:{}'", n + 1)).collect::<Vec<_>>().join(", ");
+    assert!(refusal(&format!("[cluster]\nseeds = [{many}]")).contains("at most 64"));
+}
+
 /// A variable wins over the file; buckets are numbered; what is not ours is left alone; what is misspelt is refused.
 #[test]
 fn the_environment_overlays_the_file() {
@@ -185,7 +208,7 @@ fn the_environment_overlays_the_file() {
 /// A key of a room that does not exist is checked, and its writer is told.
 #[test]
 fn keys_without_effect_warn() {
-    let text = "[cluster]\nseeds = ['a:1']\n[[bucket]]\nname = 'abc'\nmax_age_s = 5\n";
+    let text = "[cluster]\nseeds = ['localhost:1']\n[[bucket]]\nname = 'abc'\nmax_age_s = 5\n";
     let config = parse(text).expect("valid");
     let warnings = config.warnings().join("\n");
     for part in ["`cluster.seeds` has no effect", "`bucket[0].max_age_s` has no effect"] {

@@ -7,7 +7,7 @@ use bytes::{Buf, Bytes};
 use framecache::quic::Windows;
 use framecache::wire::codec;
 use framecache::wire::stream::SendBytes;
-use framecache::wire::{ItemHead, PAYLOAD_BYTES_MAX, Status, code};
+use framecache::wire::{ItemHead, PAYLOAD_BYTES_MAX, Status, code, ext};
 use futures::FutureExt;
 use tokio::time::{Instant, timeout};
 
@@ -41,6 +41,8 @@ pub(super) struct Answer {
     parsed: Instant,
     /// Time that the client took to take what was sent.
     drained_in: Duration,
+    /// What the first item tells about the view, if the caller's is not the current one.
+    view: Option<Bytes>,
     /// The last status that was sent: how the request ended.
     pub(super) status: Status,
     /// Payload bytes that were sent.
@@ -50,7 +52,7 @@ pub(super) struct Answer {
 impl Answer {
     pub(super) fn new(connection: quinn::Connection, send: quinn::SendStream, metrics: Arc<RequestMetrics>) -> Self {
         let now = Instant::now();
-        Self { connection, send, metrics, parsed: now, drained_in: Duration::ZERO, status: Status::Ok, sent_bytes: 0 }
+        Self { connection, send, metrics, parsed: now, drained_in: Duration::ZERO, view: None, status: Status::Ok, sent_bytes: 0 }
     }
 
     /// The request's header is parsed: from here its time counts.
@@ -59,43 +61,69 @@ impl Answer {
         self.parsed
     }
 
+    /// What the caller's view lacks goes with the first item.
+    pub(super) fn tell(&mut self, lacks: Option<Bytes>) {
+        self.view = lacks;
+    }
+
+    /// An item's head as it is sent.
+    fn encoded(&mut self, head: &ItemHead) -> Result<Vec<u8>, Gone> {
+        self.status = Status::from_number(head.status);
+        let encoded = match self.view.take() {
+            None => codec::encode(head),
+            Some(lacks) => {
+                let mut head = head.clone();
+                head.ext.push((ext::VIEW_DELTA, lacks.to_vec()));
+                codec::encode(&head)
+            }
+        };
+        encoded.map_err(|error| {
+            tracing::error!(status = head.status, %error, "reply item cannot be written");
+            Gone
+        })
+    }
+
     /// Sends one item. Not cancel safe.
-    pub(super) async fn item(&mut self, mut head: ItemHead, mut payload: Bytes) -> Result<(), Gone> {
-        if payload.len() > PAYLOAD_BYTES_MAX as usize {
-            (head, payload) = (ItemHead { index: head.index, attempt: head.attempt, ..too_large(payload.len()) }, Bytes::new());
+    pub(super) async fn item(&mut self, mut head: ItemHead, payload: Bytes) -> Result<(), Gone> {
+        if payload.is_empty() || payload.len() > PAYLOAD_BYTES_MAX as usize {
+            let large = ItemHead { index: head.index, attempt: head.attempt, ..too_large(payload.len()) };
+            return self.heads(&[if payload.is_empty() { head } else { large }]).await;
         }
         head.payload_bytes = payload.len() as u32;
-        self.status = Status::from_number(head.status);
-        let Ok(encoded) = codec::encode(&head) else {
-            tracing::error!(?head.status, "reply item cannot be written");
-            return Err(Gone);
-        };
         let bytes = payload.len() as u64;
-        let mut parts = [Bytes::from(encoded), payload];
-        // What other streams have to send is larger. It fails only where the stream is gone, as the write finds.
-        let _ = self.send.set_priority(i32::from(bytes == 0));
-        let parts = match bytes {
-            0 => {
-                let written = self.write_small(&parts[0]);
-                parts[0].advance(written);
-                // An empty write waits for room like any other.
-                let left = usize::from(!parts[0].is_empty());
-                &mut parts[..left]
-            }
-            _ => &mut parts[..],
-        };
+        let mut parts = [self.encoded(&head)?.into(), payload];
+        // What has no payload goes before it. It fails only where the stream is gone, as the write finds.
+        let _ = self.send.set_priority(0);
+        self.send(&mut parts, bytes).await?;
+        self.sent_bytes += bytes;
+        Ok(())
+    }
+
+    /// Sends items without a payload, all at once: a batch's refusals are one write, not as many as there are. Not cancel safe.
+    pub(super) async fn heads(&mut self, heads: &[ItemHead]) -> Result<(), Gone> {
+        let mut bytes = Vec::new();
+        for head in heads {
+            bytes.extend_from_slice(&self.encoded(head)?);
+        }
+        let _ = self.send.set_priority(1);
+        let mut left = Bytes::from(bytes);
+        left.advance(self.write_small(&left.clone()));
+        // An empty write waits for room like any other.
+        if !left.is_empty() {
+            self.send(&mut [left], 0).await?;
+        }
+        let after = self.parsed.elapsed();
+        heads.iter().filter(|head| head.status == Status::Busy as u16).for_each(|_| self.metrics.busy(after));
+        Ok(())
+    }
+
+    /// Sends bytes, of them `payload` bytes of an item's, in the time that the whole reply may take.
+    async fn send(&mut self, parts: &mut [Bytes], payload: u64) -> Result<(), Gone> {
         let began = Instant::now();
-        let sent = timeout(self.patience(bytes), self.send.send_bytes(parts)).await;
+        let sent = timeout(self.patience(payload), self.send.send_bytes(parts)).await;
         self.drained_in += began.elapsed();
         match sent {
-            Ok(Ok(())) => {
-                self.sent_bytes += bytes;
-                if self.status == Status::Busy {
-                    self.metrics.busy(self.parsed.elapsed());
-                }
-                Ok(())
-            }
-            Ok(Err(_)) => Err(Gone),
+            Ok(sent) => sent.map_err(|_| Gone),
             Err(_) => {
                 let _ = self.send.reset(code::SLOW.into());
                 Err(Gone)
@@ -178,7 +206,7 @@ pub(super) fn read_failure(error: &ReadError) -> ItemHead {
         ReadError::Undecodable(_) => Status::Undecodable,
         ReadError::Unsupported(_) => Status::Unsupported,
         ReadError::TooLarge(_) => Status::TooLarge,
-        ReadError::OutOfRange { .. } | ReadError::NoFrame { .. } => Status::OutOfRange,
+        ReadError::OutOfRange { .. } | ReadError::NoFrame { .. } | ReadError::PastEnd(_) => Status::OutOfRange,
         ReadError::Busy { .. } => Status::Busy,
         ReadError::Deadline => Status::Timeout,
         ReadError::Unavailable(_) => Status::Unavailable,

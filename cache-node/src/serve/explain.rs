@@ -1,5 +1,6 @@
 //! `explain`: where an object lies on this node, and why. Looks, and changes nothing: no origin is asked.
 
+use framecache::wire::NodeRow;
 use framecache::{ByteRange, DecodeSpec, ObjectId, Page, RouteKey, Span};
 
 use super::Service;
@@ -8,15 +9,19 @@ use crate::cache::{DiskPresence, EntryKey, Presence, frames, pages};
 /// Pages that are listed one by one; of a larger object the rest is counted.
 const PAGES_LISTED: usize = 16;
 
+/// Nodes of a walk that are named.
+const WALK_LISTED: usize = 8;
+
 /// Pages that are looked at, at most: 64 GiB of object.
 const PAGES_MAX: u64 = 65_536;
 
-/// Lines of name and value. Names: `object`, `owner`, `policy`, `version`, `size`; then `page N` and `pages` for raw bytes, or
+/// Lines of name and value. Names: `object`; `key`, `owner`, `served by`, `walk`, `may hold it`, `asked`; `policy`, `version`,
+/// `size`; then `page N` and `pages` for raw bytes, or
 /// `frame` for a spec; then `flushed`: whether all of it would survive a kill of the node.
 pub(super) async fn lines(id: &ObjectId, spec: Option<&DecodeSpec>, service: &Service) -> Vec<(String, String)> {
     let mut lines = vec![("object".into(), id.to_string())];
     let key = spec.map_or(RouteKey::raw(id, Span::new(0)), |spec| spec.route(id));
-    lines.push(("owner".into(), service.ring().owner(key).unwrap_or("none").to_owned()));
+    placement(key, service, &mut lines);
     if !service.reader.origin().knows(id.bucket()) {
         lines.push(("policy".into(), "bucket is not configured".into()));
         return lines;
@@ -41,6 +46,23 @@ pub(super) async fn lines(id: &ObjectId, spec: Option<&DecodeSpec>, service: &Se
         }
     }
     lines
+}
+
+/// Who owns the key, who serves it by now, who comes after, and who is asked for what its server lacks.
+fn placement(key: RouteKey, service: &Service, lines: &mut Vec<(String, String)>) {
+    let topology = service.members.topology();
+    let none = || "none".to_owned();
+    let names = |rows: &mut dyn Iterator<Item = &NodeRow>| {
+        rows.take(WALK_LISTED).map(|row| row.id.as_str()).collect::<Vec<_>>().join(", ")
+    };
+    let server = topology.server(key).map(|row| row.id.clone());
+    lines.push(("key".into(), format!("{:016x}", key.0)));
+    lines.push(("owner".into(), topology.walk(key).next().map_or_else(none, |row| row.id.clone())));
+    lines.push(("served by".into(), server.clone().unwrap_or_else(none)));
+    lines.push(("walk".into(), names(&mut topology.walk(key))));
+    let holders = topology.holders(key, server.as_deref().unwrap_or_default());
+    lines.push(("may hold it".into(), names(&mut holders.into_iter())));
+    lines.push(("asked".into(), service.members.id().to_owned()));
 }
 
 async fn raw(id: &ObjectId, whole: ByteRange, service: &Service, lines: &mut Vec<(String, String)>) {

@@ -1,12 +1,13 @@
 //! The QUIC door: connections, streams, one request each.
 
 use std::io::ErrorKind;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use framecache::quic::{self, Windows};
 use framecache::wire::stream::{self, StreamError};
-use framecache::wire::{ALPN, Header, Status, Verb, code};
+use framecache::wire::{ALPN, Header, ItemHead, Status, Verb, Via, code, ext};
+use rustls::pki_types::CertificateDer;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
@@ -14,6 +15,8 @@ use tracing::Instrument;
 use super::answer::{Answer, busy, failure};
 use super::{Entered, Request, Service, verbs};
 use crate::auth::Caller;
+use crate::identity::carries;
+use crate::read::{Terms, Way};
 
 /// Most connections at once: 10,000 loaders fit, with room for peers.
 const CONNECTIONS_MAX: usize = 12_000;
@@ -75,7 +78,7 @@ async fn connection(incoming: quinn::Incoming, handshake: Entered, service: Arc<
     };
     drop(handshake);
     let _open = service.counts.connections.enter();
-    let caller = Arc::new(Caller::anonymous());
+    let peer = Arc::new(Peer { certificates: certificates(&connection), proved: OnceLock::new() });
     loop {
         let accepted = tokio::select! {
             accepted = connection.accept_bi() => accepted,
@@ -83,7 +86,7 @@ async fn connection(incoming: quinn::Incoming, handshake: Entered, service: Arc<
         };
         // An error is the connection's end, whatever ended it.
         let Ok((send, recv)) = accepted else { return };
-        service.tasks.spawn(one(connection.clone(), send, recv, service.clone(), caller.clone()));
+        service.tasks.spawn(one(connection.clone(), send, recv, service.clone(), peer.clone()));
     }
 }
 
@@ -93,7 +96,7 @@ async fn one(
     send: quinn::SendStream,
     mut recv: quinn::RecvStream,
     service: Arc<Service>,
-    caller: Arc<Caller>,
+    other: Arc<Peer>,
 ) {
     let _open = service.counts.streams.enter();
     let mut answer = Answer::new(connection, send, service.metrics.clone());
@@ -119,11 +122,22 @@ async fn one(
     let parsed = answer.begin();
     let verb = Verb::from_number(header.verb);
     let asked = Duration::from_millis(u64::from(header.deadline_ms_left));
-    let request = Request { caller, deadline: parsed + asked.min(DEADLINE_MAX), header };
+    if let Some(known) = header.addition(ext::VIEW).and_then(|bytes| bytes.try_into().ok()).map(u64::from_le_bytes) {
+        answer.tell(service.members.lacks(known));
+    }
+    let request = match Request::of(header, parsed + asked.min(DEADLINE_MAX), &other) {
+        Ok(request) => request,
+        Err(head) => {
+            let _ = answer.item(*head, Default::default()).await;
+            service.metrics.request(verb, answer.status, parsed.elapsed(), 0);
+            return answer.finish().await;
+        }
+    };
     let span = service.span(verb, &request);
     let outcome = async {
         match verb {
-            _ if service.is_leaving() => {
+            // What this node holds it still tells: the others need not fetch it again.
+            Some(verb) if service.is_leaving() && verb != Verb::Peek => {
                 answer.item(failure(Status::Leaving, "this node leaves"), Default::default()).await.is_ok()
             }
             None => answer.item(failure(Status::UnknownVerb, "unknown verb"), Default::default()).await.is_ok(),
@@ -140,5 +154,56 @@ async fn one(
     match whole {
         true => answer.finish().await,
         false => drop(answer),
+    }
+}
+
+/// Whoever is at the other end of a connection.
+struct Peer {
+    certificates: Vec<CertificateDer<'static>>,
+    /// The node that it proved to be.
+    proved: OnceLock<Arc<str>>,
+}
+
+impl Peer {
+    /// The name, if the certificate carries it. One connection is one node's.
+    fn prove(&self, name: &str) -> Option<Arc<str>> {
+        if let Some(proved) = self.proved.get() {
+            return (**proved == *name).then(|| proved.clone());
+        }
+        carries(&self.certificates, name)
+            .then(|| self.proved.get_or_init(|| name.into()).clone())
+            .filter(|proved| **proved == *name)
+    }
+}
+
+fn certificates(connection: &quinn::Connection) -> Vec<CertificateDer<'static>> {
+    let identity = connection.peer_identity().and_then(|identity| identity.downcast::<Vec<CertificateDer<'static>>>().ok());
+    identity.map_or(Vec::new(), |certificates| *certificates)
+}
+
+impl Request {
+    /// What a header asks for, and on whose behalf: only another node may speak for somebody.
+    fn of(header: Header, deadline: tokio::time::Instant, other: &Peer) -> Result<Self, Box<ItemHead>> {
+        let denied = |why: &str| Box::new(failure(Status::Denied, why));
+        let peer = match header.peer() {
+            None => None,
+            Some(name) => {
+                let proved = other.prove(name).ok_or_else(|| denied("the certificate does not carry that node's name"))?;
+                Some(proved)
+            }
+        };
+        let caller = match (&peer, header.on_behalf_of.as_str()) {
+            (_, "") => Caller::anonymous(),
+            (Some(_), name) => Caller::new(name).ok_or_else(|| denied("on behalf of nobody that has a legal name"))?,
+            (None, _) => return Err(denied("only nodes speak for others")),
+        };
+        let way = match (&peer, header.via()) {
+            (Some(_), _) => Way::ForPeer,
+            (None, Via::Owner) => Way::Server,
+            (None, Via::Failover) => Way::Itself,
+            (None, Via::Replica) => Way::Replica,
+        };
+        let terms = Terms { deadline, way, caller: caller.name().into() };
+        Ok(Self { caller: Arc::new(caller), peer, deadline, terms, header })
     }
 }

@@ -11,11 +11,14 @@ use crate::read::Specs;
 /// Most specs of one decode: a group lands at once, and lies in memory until each who asked has taken its part.
 const GROUP: usize = 16;
 
+/// An item, and the specs that one decode makes together with its own.
+pub(super) type Grouped = (FrameAsk, Option<Specs>);
+
 /// The items in the order in which they are worked on, each with the specs that one decode makes together with its own.
 ///
 /// A group is of one object and of specs that take the samples as they are: transparency, depth, a cut picture and profile `fast` each
 /// change what is decoded. Its items follow one another, so that they are worked on in the same moment.
-pub(super) fn grouped(asks: Vec<FrameAsk>, specs: &[Result<DecodeSpec, String>]) -> Vec<(FrameAsk, Option<Specs>)> {
+pub(super) fn grouped(asks: Vec<FrameAsk>, specs: &[Result<DecodeSpec, String>]) -> Vec<Grouped> {
     if specs.len() < 2 {
         return asks.into_iter().map(|ask| (ask, None)).collect();
     }

@@ -10,8 +10,8 @@ use framecache::object::{KEY_BYTES_MAX, PAGE_BYTES};
 use framecache::wire::codec::{self, Message};
 use framecache::wire::stream::{self, StreamError};
 use framecache::wire::{
-    ExplainBody, ExplainPayload, Ext, FrameAsk, FramesBody, ItemHead, LIST_ITEMS_MAX, ListBody, ListPayload, ListRow,
-    ObjectsBody, ReadBody, StatPayload, Status, Verb, ViewBody, code, ext,
+    DecodeBody, ExplainBody, ExplainPayload, Ext, FrameAsk, FramesBody, ItemHead, LIST_ITEMS_MAX, ListBody, ListPayload, ListRow,
+    ObjectsBody, PeekBody, ReadBody, StatPayload, Status, Verb, ViewBody, code, ext,
 };
 use framecache::{ByteRange, DecodeSpec, ObjectId, Page, Version};
 use futures::{StreamExt, stream as streams};
@@ -22,7 +22,8 @@ use tokio::time::timeout;
 
 use super::answer::{Answer, Gone, busy, failure, read_failure};
 use super::inbox::Held;
-use super::{Request, Service, explain, together};
+use super::together::Grouped;
+use super::{Request, Service, explain, peers, together};
 use crate::auth::{Action, Verdict};
 use crate::budget::Reservation;
 use crate::cache::Head;
@@ -70,7 +71,7 @@ pub(super) async fn answer(
             Err(refusal) => refuse(refusal, answer).await,
         },
         Verb::View => match body::<ViewBody>(recv, service).await {
-            Ok(_) => answer.only(encode(&service.view().payload())).await,
+            Ok(_) => answer.only(encode(&service.members.topology().view().payload())).await,
             Err(refusal) => refuse(refusal, answer).await,
         },
         Verb::Explain => match body::<ExplainBody>(recv, service).await {
@@ -80,7 +81,15 @@ pub(super) async fn answer(
             }
             Err(refusal) => refuse(refusal, answer).await,
         },
-        Verb::Decode | Verb::Peek | Verb::Index | Verb::Warm | Verb::Plan | Verb::Keep | Verb::Auth => {
+        Verb::Peek => match body::<PeekBody>(recv, service).await {
+            Ok((body, _room)) => peers::peek(body, answer, service, request).await,
+            Err(refusal) => refuse(refusal, answer).await,
+        },
+        Verb::Decode => match body::<DecodeBody>(recv, service).await {
+            Ok((body, _room)) => peers::decode(body, answer, service, request).await,
+            Err(refusal) => refuse(refusal, answer).await,
+        },
+        Verb::Index | Verb::Warm | Verb::Plan | Verb::Keep | Verb::Auth => {
             answer
                 .item(failure(Status::UnknownVerb, format!("unknown verb: {} is not served yet", verb.name())), Bytes::new())
                 .await
@@ -142,7 +151,7 @@ where
 }
 
 /// The object that a text names, if the caller may do `action` with it. Nothing is looked up before.
-fn permitted(uri: &str, action: Action, service: &Service, request: &Request) -> Result<ObjectId, ItemHead> {
+pub(super) fn permitted(uri: &str, action: Action, service: &Service, request: &Request) -> Result<ObjectId, ItemHead> {
     let id: ObjectId = uri.parse().map_err(|e: framecache::object::ParseError| failure(Status::Malformed, e.to_string()))?;
     match service.authorise(request, action, id.bucket(), id.key()) {
         Verdict::Allow => Ok(id),
@@ -179,7 +188,7 @@ async fn begin_read(body: &ReadBody, service: &Arc<Service>, request: &Request) 
     let range = range.ok_or_else(|| failure(Status::Malformed, "range passes 2^64"))?;
     let near = Page::new(range.start() / PAGE_BYTES);
     let pin = pin(&request.header.version)?;
-    let entered = service.reader.enter(&id, pin.as_ref(), near, request.deadline).await;
+    let entered = service.reader.enter(&id, pin.as_ref(), near, &request.terms).await;
     let (head, door) = entered.map_err(|error| read_failure(&error))?;
     if range.start() > head.size {
         return Err(read_failure(&ReadError::OutOfRange { start: range.start(), size: head.size }));
@@ -188,7 +197,7 @@ async fn begin_read(body: &ReadBody, service: &Arc<Service>, request: &Request) 
     Ok(Admitted { id, head, range, door })
 }
 
-fn pin(version: &str) -> Result<Option<Version>, ItemHead> {
+pub(super) fn pin(version: &str) -> Result<Option<Version>, ItemHead> {
     match version {
         "" => Ok(None),
         version => Version::new(version).map(Some).map_err(|error| failure(Status::Malformed, error.to_string())),
@@ -204,6 +213,7 @@ async fn send_pages(read: Admitted, answer: &mut Answer, service: &Arc<Service>,
         last,
         size: head.size,
         version: head.version.as_str().to_owned(),
+        ext: peers::age(head, service, request),
         ..ItemHead::default()
     };
     if range.is_empty() {
@@ -213,11 +223,11 @@ async fn send_pages(read: Admitted, answer: &mut Answer, service: &Arc<Service>,
         for ahead in page.index() + 1..=page.index() + AHEAD {
             let ahead = Page::new(ahead);
             if !ahead.range().intersect(range).is_empty() {
-                service.reader.prefetch(id, ahead, head);
+                service.reader.prefetch(id, ahead, head, &request.terms);
             }
         }
         let part = page.range().intersect(range);
-        match service.reader.page_inside(id, page, range, head, door.take(), request.deadline).await {
+        match service.reader.page_inside(id, page, range, head, door.take(), &request.terms).await {
             Err(error) => return answer.item(read_failure(&error), Bytes::new()).await,
             Ok(served) => answer.item(item(part.start(), part.end() == range.end()), served.bytes).await?,
         }
@@ -228,7 +238,11 @@ async fn send_pages(read: Admitted, answer: &mut Answer, service: &Arc<Service>,
 async fn frames(body: FramesBody, answer: &mut Answer, service: &Arc<Service>, request: &Request) -> Result<(), Gone> {
     let specs: Vec<Result<DecodeSpec, String>> =
         body.specs.iter().map(|text| text.parse().map_err(|e: framecache::spec::SpecError| e.to_string())).collect();
-    let mut ready = streams::iter(together::grouped(body.items, &specs))
+    let (asks, refused) = let_in(together::grouped(body.items, &specs), &specs, service, request);
+    if !refused.is_empty() {
+        answer.heads(&refused).await?;
+    }
+    let mut ready = streams::iter(asks)
         .map(|(ask, together)| {
             let specs = &specs;
             async move {
@@ -238,28 +252,59 @@ async fn frames(body: FramesBody, answer: &mut Answer, service: &Arc<Service>, r
         })
         .buffer_unordered(TOGETHER)
         .ready_chunks(READY);
-    while let Some(mut done) = ready.next().await {
+    while let Some(done) = ready.next().await {
         // Refusals before pixels: they are small, and whoever is refused has to go elsewhere.
-        done.sort_by_key(|(_, frame)| frame.is_ok());
+        let (mut refused, mut made) = (Vec::new(), Vec::new());
         for (ask, frame) in done {
-            let (head, payload, reservation) = match frame {
+            let of = |head| ItemHead { index: ask.index, attempt: ask.attempt, last: true, ..head };
+            match frame {
+                Err(head) => refused.push(of(head)),
                 Ok(ServedFrame { head, tensor, reservation }) => {
-                    let item = ItemHead {
-                        size: head.size,
-                        version: head.version.as_str().to_owned(),
-                        tensor: Some(tensor.head.into()),
-                        ..ItemHead::default()
-                    };
-                    (item, tensor.data, Some(reservation))
+                    let tensor_head = Some(tensor.head.into());
+                    let version = head.version.as_str().to_owned();
+                    let ext = peers::age(&head, service, request);
+                    let head = of(ItemHead { size: head.size, version, tensor: tensor_head, ext, ..ItemHead::default() });
+                    made.push((head, tensor.data, reservation));
                 }
-                Err(head) => (head, Bytes::new(), None),
-            };
-            let head = ItemHead { index: ask.index, attempt: ask.attempt, last: true, ..head };
+            }
+        }
+        if !refused.is_empty() {
+            answer.heads(&refused).await?;
+        }
+        for (head, payload, reservation) in made {
             answer.item(head, payload).await?;
             drop(reservation);
         }
     }
     Ok(())
+}
+
+/// Parts the items that have no hope from the others. Of those that are worked on at once each finds out for itself; whoever has to
+/// wait for them is told at the door that it would be in vain, rather than when its turn comes.
+fn let_in(
+    asks: Vec<Grouped>,
+    specs: &[Result<DecodeSpec, String>],
+    service: &Service,
+    request: &Request,
+) -> (Vec<Grouped>, Vec<ItemHead>) {
+    let (mut ahead, mut refused) = (0u64, Vec::new());
+    let mut place = 0;
+    let mut has_hope = |(ask, _): &Grouped| {
+        let Some(Ok(spec)) = specs.get(usize::from(ask.spec)) else { return true };
+        let (bytes, busy) = service.reader.foresees_busy(spec, ahead, request.deadline);
+        place += 1;
+        ahead += bytes;
+        match busy.filter(|_| place > TOGETHER) {
+            None => true,
+            Some(busy) => {
+                refused.push(ItemHead { index: ask.index, attempt: ask.attempt, last: true, ..read_failure(&busy) });
+                ahead -= bytes;
+                false
+            }
+        }
+    };
+    let asks = asks.into_iter().filter(|ask| has_hope(ask)).collect();
+    (asks, refused)
 }
 
 async fn frame(
@@ -278,8 +323,8 @@ async fn frame(
     };
     let pin = pin(&ask.version)?;
     let served = match together {
-        Some(specs) => service.reader.frame_beside(&id, spec, specs, pin.as_ref(), request.deadline).await,
-        None => service.reader.frame(&id, spec, pin.as_ref(), request.deadline).await,
+        Some(specs) => service.reader.frame_beside(&id, spec, specs, pin.as_ref(), &request.terms).await,
+        None => service.reader.frame(&id, spec, pin.as_ref(), &request.terms).await,
     };
     served.map_err(|error| read_failure(&error))
 }
@@ -300,7 +345,7 @@ async fn stat(body: ObjectsBody, answer: &mut Answer, service: &Arc<Service>, re
 
 async fn facts(uri: &str, service: &Arc<Service>, request: &Request) -> Result<(ItemHead, Bytes), ItemHead> {
     let id = permitted(uri, Action::Read, service, request)?;
-    let head = service.reader.head(&id, Page::new(0), request.deadline).await.map_err(|e| read_failure(&e))?;
+    let head = service.reader.head(&id, Page::new(0), &request.terms).await.map_err(|e| read_failure(&e))?;
     let (media, ext) = media(&id, &head, service, request).await?;
     let message = encode(&media).map_err(|(status, why)| failure(status, why))?;
     let item = ItemHead { size: head.size, version: head.version.as_str().to_owned(), ext, ..ItemHead::default() };
@@ -309,7 +354,7 @@ async fn facts(uri: &str, service: &Arc<Service>, request: &Request) -> Result<(
 
 /// What the picture is, from its first bytes; no picture is no error here.
 async fn media(id: &ObjectId, head: &Head, service: &Arc<Service>, request: &Request) -> Result<(StatPayload, Ext), ItemHead> {
-    let probe = match service.reader.probe(id, head, request.deadline).await {
+    let probe = match service.reader.probe(id, head, &request.terms).await {
         Ok(probe) => probe,
         Err(ReadError::Undecodable(_) | ReadError::Unsupported(_) | ReadError::TooLarge(_)) => {
             let none = StatPayload { format: String::new(), width: 0, height: 0, orientation: 1, decode_bytes: 0 };

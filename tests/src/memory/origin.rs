@@ -12,6 +12,7 @@ use framecache_node::origin::{Fetched, Listed, Listing, ObjectFacts, Origin, Ori
 use parking_lot::Mutex;
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
+use super::fleet::Switch;
 use super::{BUCKET, Climate};
 use crate::dice::Dice;
 use crate::model::Model;
@@ -24,6 +25,7 @@ pub struct ScriptedOrigin {
     versions: AtomicU32,
     takes: Mutex<Option<(Duration, Duration)>>,
     requests: AtomicU64,
+    pins_forgotten: Switch,
     /// Whole answers by key, first byte and version.
     answered: Mutex<HashMap<(String, u64, Version), u64>>,
 }
@@ -37,6 +39,7 @@ impl ScriptedOrigin {
             versions: AtomicU32::new(0),
             takes: Mutex::default(),
             requests: AtomicU64::new(0),
+            pins_forgotten: Switch::default(),
             answered: Mutex::default(),
         }
     }
@@ -44,6 +47,11 @@ impl ScriptedOrigin {
     /// Requests from now on take exactly so long there and back; in between they see what there is.
     pub fn takes(&self, there_ms: u64, back_ms: u64) {
         *self.takes.lock() = Some((Duration::from_millis(there_ms), Duration::from_millis(back_ms)));
+    }
+
+    /// From now on it is asked as if nobody had a version in mind.
+    pub fn forget_pins(&self) {
+        self.pins_forgotten.turn();
     }
 
     /// Calls so far, of whatever kind and end.
@@ -113,7 +121,7 @@ impl Origin for ScriptedOrigin {
         let there = self.model.current(id.key());
         self.back(way, deadline).await?;
         let (version, bytes) = there.ok_or(OriginError::NotFound)?;
-        if let Some(old) = pin.filter(|pin| **pin != version) {
+        if let Some(old) = pin.filter(|pin| **pin != version && !self.pins_forgotten.is_on()) {
             return Err(OriginError::Changed { old: old.clone(), new: Some(version) });
         }
         *self.answered.lock().entry((id.key().to_owned(), range.start(), version.clone())).or_default() += 1;

@@ -4,12 +4,13 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use framecache::Version;
-use framecache_node::cache::{CacheStats, Entry, EntryKey, InsertHint, MemoryStore, Place, Placed, Presence, Store};
+use framecache_node::cache::{Body, CacheStats, Entry, EntryKey, InsertHint, MemoryStore, Place, Placed, Presence, Store};
 use futures::FutureExt;
 use parking_lot::Mutex;
 use tokio::time::sleep;
 
 use super::Climate;
+use super::fleet::Switch;
 use crate::dice::Dice;
 
 /// See the module.
@@ -17,11 +18,17 @@ pub struct FickleStore {
     held: MemoryStore,
     climate: Climate,
     dice: Mutex<Dice>,
+    flips: Switch,
 }
 
 impl FickleStore {
     pub(super) fn new(climate: Climate, dice: Dice) -> Self {
-        Self { held: MemoryStore::new(1 << 30), climate, dice: Mutex::new(dice) }
+        Self { held: MemoryStore::new(1 << 30), climate, dice: Mutex::new(dice), flips: Switch::default() }
+    }
+
+    /// From now on its disk gives a wrong bit now and then, and nobody looks.
+    pub fn flip_bits(&self) {
+        self.flips.turn();
     }
 
     /// Forgets `key` now.
@@ -42,7 +49,8 @@ impl Store for FickleStore {
             let wait = self.dice.lock().within(0..20);
             sleep(Duration::from_millis(if wait == 0 { 20_000 } else { wait })).await;
         }
-        self.held.get(key, version).await
+        let entry = self.held.get(key, version).await?;
+        Some(if self.flips.is_on() && self.dice.lock().chance(10) { flipped(entry) } else { entry })
     }
 
     fn get_ram(&self, key: &EntryKey, version: Option<&Version>) -> Option<Entry> {
@@ -81,4 +89,18 @@ impl Store for FickleStore {
     async fn flush(&self) {}
 
     async fn close(&self) {}
+}
+
+fn flipped(entry: Entry) -> Entry {
+    let Entry { head, body } = entry;
+    let body = match body {
+        Body::Raw(bytes) if !bytes.is_empty() => {
+            let mut bytes = bytes.to_vec();
+            let at = bytes.len() / 2;
+            bytes[at] ^= 1;
+            Body::Raw(bytes.into())
+        }
+        body => body,
+    };
+    Entry { head, body }
 }

@@ -1,5 +1,6 @@
 //! A node in memory, under a paused clock.
 
+mod cluster;
 mod herd;
 mod reads;
 mod replaced;

@@ -7,7 +7,7 @@ use framecache::object::PAGE_BYTES;
 use framecache::{ByteRange, DecodeSpec, Page};
 use framecache_node::budget::Level;
 use framecache_node::cache::{Freshness, Store, frames, pages};
-use framecache_node::read::ReadError;
+use framecache_node::read::{ReadError, Terms};
 use framecache_tests::media::PLAIN;
 use framecache_tests::memory::{Climate, Replied, World, id, pixels};
 use framecache_tests::model::stamped;
@@ -235,10 +235,10 @@ async fn decoding_needs_no_memory_of_frames() {
 async fn refusals_ask_nobody() {
     let world = world(Freshness::Always);
     let elsewhere = "s3://elsewhere/k".parse().expect("id");
-    let told = world.reader.head(&elsewhere, Page::new(0), after_s(1)).await.expect_err("bucket");
+    let told = world.reader.head(&elsewhere, Page::new(0), &Terms::until(after_s(1))).await.expect_err("bucket");
     assert_eq!(told, ReadError::NotConfigured("elsewhere".into()));
     let member = id("k.tar").with_member("a").expect("member");
-    let told = world.reader.head(&member, Page::new(0), after_s(1)).await.expect_err("member");
+    let told = world.reader.head(&member, Page::new(0), &Terms::until(after_s(1))).await.expect_err("member");
     assert!(matches!(told, ReadError::Unsupported(_)));
     assert_eq!(world.origin.requests(), 0);
 }

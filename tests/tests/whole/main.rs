@@ -4,6 +4,7 @@ mod cluster;
 mod deaths;
 mod herd;
 mod hostile;
+mod moves;
 mod mutants;
 mod overload;
 mod path;

@@ -116,6 +116,10 @@ impl Decoder for WorkerPool {
         let _inside = self.0.admit(deadline)?;
         timeout_at(deadline, self.0.clone().answer(job)).await.unwrap_or(Err(DecodeError::Deadline))
     }
+
+    fn load(&self) -> (usize, usize) {
+        (self.0.counts.inside.load(Relaxed), self.0.settings.workers)
+    }
 }
 
 struct Pool {

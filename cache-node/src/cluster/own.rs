@@ -1,0 +1,314 @@
+//! What a node says of itself, and when: the life of its own row. Values in, a row out; time is since the start.
+//!
+//! A node's own statements have even versions; the odd one above each is how others publish that they hold the node for gone at
+//! that statement. So whoever merges by maximum, clients too, lets the judgement stand until the node itself says more.
+//!
+//! The row begins as serving, with a ramp of zero and unsettled: where nobody is settled it is served at once all the same, so that
+//! a node that starts alone waits for nothing. The ramp grows in [`RAMP_STEPS`] steps over the first half of `settle`; a member of
+//! `settle` is settled. A node that returns after it was held for gone keeps its ramp, for it still has its bytes, and is unsettled,
+//! for others filled in its place meanwhile. If that happens often, it stays off the ring for longer each time.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use framecache::view::NodeState;
+use framecache::wire::{NodeRow, RAMP_FULL};
+
+/// Each takes an eighth of the keys over, small enough that the cluster's fills are spread, and few enough rows to gossip.
+const RAMP_STEPS: u32 = 8;
+
+/// A row that changes more often than this is old before it has been heard everywhere.
+const RAMP_STEP_MIN: Duration = Duration::from_secs(1);
+
+/// A node that was held for gone this long ago is forgiven.
+const FLAPPING_WINDOW: Duration = Duration::from_secs(600);
+
+/// Within this time those who judged it by different rows have all told it.
+const SAME_EVENT: Duration = Duration::from_secs(10);
+
+/// The longest that a flapping node stays off the ring, and how many refutations lead there: `2^6 > 60`.
+const PENANCE_MAX: Duration = Duration::from_secs(60);
+const REFUTATIONS_KEPT: usize = 7;
+
+/// The own row, and what will become of it.
+#[derive(Debug)]
+pub(super) struct Own {
+    row: NodeRow,
+    settle: Duration,
+    /// Since when it is a member without interruption, and since when its ramp grows.
+    member_since: Duration,
+    ramp_since: Duration,
+    /// When it may serve again.
+    penance_until: Option<Duration>,
+    /// Until when a weight that was larger is still looked for here.
+    held_until: Option<Duration>,
+    refuted: VecDeque<Duration>,
+    /// The newest judgement that it was told of.
+    told: u64,
+}
+
+impl Own {
+    /// The row of a node that starts now, as `row` describes it: its state, ramp and version are decided here.
+    pub(super) fn new(row: NodeRow, settle: Duration) -> Self {
+        let known = settle.is_zero();
+        let ramp = if known { RAMP_FULL } else { 0 };
+        let held_weight = row.weight;
+        let row = NodeRow { version: 2, state: number(NodeState::Serving), ramp, settled: known, held_weight, ..row };
+        let (member_since, ramp_since) = (Duration::ZERO, Duration::ZERO);
+        Self { row, settle, member_since, ramp_since, penance_until: None, held_until: None, refuted: VecDeque::new(), told: 0 }
+    }
+
+    pub(super) fn row(&self) -> &NodeRow {
+        &self.row
+    }
+
+    /// What time alone changes.
+    pub(super) fn tick(&mut self, now: Duration) {
+        let mut row = self.row.clone();
+        if self.penance_until.is_some_and(|until| until <= now) {
+            self.penance_until = None;
+            self.member_since = now;
+            if row.state == number(NodeState::Joining) {
+                row.state = number(NodeState::Serving);
+            }
+        }
+        if self.held_until.is_some_and(|until| until <= now) {
+            self.held_until = None;
+            row.held_weight = row.weight;
+        }
+        if row.state == number(NodeState::Serving) {
+            row.ramp = row.ramp.max(ramp(now.saturating_sub(self.ramp_since), self.settle));
+            if now.saturating_sub(self.member_since) >= self.settle {
+                (row.settled, row.ramp) = (true, RAMP_FULL);
+            }
+        }
+        self.state(row);
+    }
+
+    /// Another share of the keys; the larger old one is still looked for here until `settle` has passed.
+    pub(super) fn set_weight(&mut self, weight: u32, now: Duration) {
+        let held_weight = self.row.held_weight.max(self.row.weight).max(weight);
+        self.held_until = (held_weight > weight).then_some(now + self.settle);
+        self.state(NodeRow { weight, held_weight, ..self.row.clone() });
+    }
+
+    /// Others hold this node for gone at `version`: says that it is not, if that is news. Whether it was.
+    ///
+    /// It is news as well where something newer was said meanwhile for another reason, unless it is the same event told once more.
+    pub(super) fn refute(&mut self, version: u64, now: Duration) -> bool {
+        let unknown = version > self.told && self.refuted.back().is_none_or(|then| now.saturating_sub(*then) >= SAME_EVENT);
+        self.told = self.told.max(version);
+        if self.row.state == number(NodeState::Gone) || !(unknown || version >= self.row.version) {
+            return false;
+        }
+        self.refuted.retain(|then| now.saturating_sub(*then) < FLAPPING_WINDOW);
+        if self.refuted.len() == REFUTATIONS_KEPT {
+            self.refuted.pop_front();
+        }
+        self.refuted.push_back(now);
+        let mut row = NodeRow { settled: false, version: version.max(self.row.version), ..self.row.clone() };
+        // Zero of the first time is no time off the ring.
+        let penance = penance(self.refuted.len());
+        if row.state != number(NodeState::Leaving) && !penance.is_zero() {
+            self.penance_until = Some(now + penance);
+            row.state = number(NodeState::Joining);
+        }
+        self.member_since = now;
+        row.version = next(row.version);
+        self.row = row;
+        true
+    }
+
+    /// Off the ring from now on, still answering.
+    pub(super) fn leave(&mut self) {
+        if self.row.state != number(NodeState::Gone) {
+            self.state(NodeRow { state: number(NodeState::Leaving), ..self.row.clone() });
+        }
+    }
+
+    /// The last word.
+    pub(super) fn end(&mut self) {
+        self.state(NodeRow { state: number(NodeState::Gone), ..self.row.clone() });
+    }
+
+    /// Takes the name from a life of it that began later by the clock and is over: a predecessor with a clock that went wrong.
+    pub(super) fn succeed(&mut self, incarnation: u64) {
+        if incarnation >= self.row.incarnation {
+            self.row.incarnation = incarnation.saturating_add(1);
+            self.row.version = next(self.row.version);
+        }
+    }
+
+    /// States `row`, if it says anything new.
+    fn state(&mut self, row: NodeRow) {
+        if row != self.row {
+            self.row = NodeRow { version: next(self.row.version), ..row };
+        }
+    }
+}
+
+/// A state's number on the wire.
+pub(super) fn number(state: NodeState) -> u8 {
+    match state {
+        NodeState::Joining => 0,
+        NodeState::Serving => 1,
+        NodeState::Leaving => 2,
+        NodeState::Gone => 3,
+    }
+}
+
+/// The even number above `version`.
+fn next(version: u64) -> u64 {
+    (version | 1).saturating_add(1)
+}
+
+/// The ramp of a member of that age.
+fn ramp(age: Duration, settle: Duration) -> u16 {
+    let step = (settle / (2 * RAMP_STEPS)).max(RAMP_STEP_MIN);
+    let steps = (age.as_millis() / step.as_millis()).min(u128::from(RAMP_STEPS));
+    let full = u128::from(RAMP_FULL);
+    u16::try_from(full * steps / u128::from(RAMP_STEPS)).unwrap_or(RAMP_FULL)
+}
+
+/// Time off the ring after the k-th refutation of late: `min(2^(k-1), 60)` s, none for the first.
+fn penance(refutations: usize) -> Duration {
+    match refutations {
+        0 | 1 => Duration::ZERO,
+        more => u32::try_from(more - 1)
+            .ok()
+            .and_then(|power| 1u64.checked_shl(power))
+            .map_or(PENANCE_MAX, |seconds| PENANCE_MAX.min(Duration::from_secs(seconds))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn s(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
+    fn own(settle: u64) -> Own {
+        Own::new(NodeRow { incarnation: 5, ..NodeRow::member("a", 100) }, s(settle))
+    }
+
+    fn ticked(own: &mut Own, now: Duration) -> (u64, u8, u16, bool) {
+        own.tick(now);
+        (own.row().version, own.row().state, own.row().ramp, own.row().settled)
+    }
+
+    /// Promise: a newcomer serves at once, takes its keys over in eight steps in half of the settling time, and is settled after it;
+    /// nothing is said when nothing changed.
+    #[test]
+    fn a_newcomer_ramps_and_settles() {
+        let mut a = own(160);
+        let cases = [
+            (s(0), (2, 1, 0, false)),
+            (s(9), (2, 1, 0, false)),
+            (s(10), (4, 1, 32, false)),
+            (s(11), (4, 1, 32, false)),
+            (s(45), (6, 1, 128, false)),
+            (s(80), (8, 1, 256, false)),
+            (s(159), (8, 1, 256, false)),
+            (s(160), (10, 1, 256, true)),
+            (s(9999), (10, 1, 256, true)),
+        ];
+        for (now, wanted) in cases {
+            assert_eq!(ticked(&mut a, now), wanted, "{now:?}");
+        }
+        assert_eq!(ticked(&mut own(0), s(0)), (2, 1, 256, true), "no settling wanted");
+        let mut short = own(4);
+        assert_eq!(ticked(&mut short, s(1)), (4, 1, 32, false), "steps are a second apart");
+        assert_eq!(ticked(&mut short, s(4)), (6, 1, 256, true), "who is settled serves all");
+    }
+
+    /// Promise: a weight that shrank is looked for as it was until settled; one that grew counts at once.
+    #[test]
+    fn a_weight_that_shrank_is_held() {
+        let mut a = own(100);
+        let weights = |own: &Own| (own.row().version, own.row().weight, own.row().held_weight);
+        a.set_weight(300, s(1));
+        assert_eq!(weights(&a), (4, 300, 300));
+        a.set_weight(50, s(2));
+        a.set_weight(80, s(50));
+        assert_eq!(weights(&a), (8, 80, 300));
+        a.tick(s(149));
+        assert_eq!(a.row().held_weight, 300);
+        a.tick(s(150));
+        assert_eq!(a.row().held_weight, 80);
+        a.set_weight(80, s(151));
+        assert_eq!(a.row().weight, 80);
+    }
+
+    /// Promise: who is held for gone says once that it is not, with a row above that judgement; old and wrong news is let lie.
+    #[test]
+    fn gone_is_refuted_once() {
+        let mut a = own(100);
+        a.tick(s(100));
+        let stated = a.row().version;
+        assert!(a.refute(stated, s(200)));
+        assert!(!a.refute(stated - 2, s(200)), "an older row");
+        assert_eq!((a.row().version, a.row().state, a.row().settled, a.row().ramp), (stated + 2, 1, false, 256));
+        assert!(!a.refute(stated, s(200)));
+        assert_eq!(ticked(&mut a, s(299)), (stated + 2, 1, 256, false));
+        assert_eq!(ticked(&mut a, s(300)), (stated + 4, 1, 256, true));
+        assert!(a.refute(stated + 101, s(301)), "a judgement of what was said in its name");
+        assert_eq!((a.row().version, a.row().state), (stated + 102, 0));
+
+        let mut busy = own(160);
+        busy.tick(s(30));
+        assert!(busy.refute(2, s(31)), "it was gone, though it said more since");
+        assert!(!busy.refute(2, s(60)) && busy.row().version == 6);
+        busy.tick(s(40));
+        assert!(!busy.refute(6, s(40)), "the same event, told by another");
+    }
+
+    /// Promise: flapping is damped: the k-th refutation within ten minutes costs min(2^(k-1), 60) s off the ring, and is forgiven.
+    #[test]
+    fn flapping_is_damped() {
+        let (mut a, mut now) = (own(1000), s(10));
+        for (k, off) in [0, 2, 4, 8, 16, 32, 60, 60, 60].into_iter().enumerate() {
+            assert!(a.refute(a.row().version, now));
+            assert_eq!(a.row().state, u8::from(off == 0), "refutation {}", k + 1);
+            if off > 0 {
+                a.tick(now + s(off) - Duration::from_millis(1));
+                assert_eq!(a.row().state, 0, "refutation {}: {off} s", k + 1);
+                now += s(off);
+            }
+            a.tick(now);
+            assert_eq!(a.row().state, 1, "refutation {}: {off} s", k + 1);
+        }
+        now += FLAPPING_WINDOW;
+        assert!(a.refute(a.row().version, now));
+        assert_eq!(a.row().state, 1, "forgiven");
+    }
+
+    /// Promise: who leaves is not talked back onto the ring, by time or by refutation; the last word is the last.
+    #[test]
+    fn leaving_is_final() {
+        let mut a = own(10);
+        assert!(a.refute(a.row().version, s(1)) && a.refute(a.row().version, s(1)));
+        a.leave();
+        assert_eq!(ticked(&mut a, s(100)).1, 2);
+        assert!(a.refute(a.row().version, s(101)));
+        assert_eq!(a.row().state, 2);
+        a.end();
+        let last = a.row().version;
+        assert!(!a.refute(last, s(102)));
+        a.leave();
+        a.tick(s(500));
+        assert_eq!((a.row().version, a.row().state), (last, 3));
+        assert_eq!(last % 2, 0);
+    }
+
+    /// Promise: a node whose clock went back takes its own name again; a row of an older life changes nothing.
+    #[test]
+    fn a_name_is_taken_over() {
+        let mut a = own(10);
+        a.succeed(4);
+        assert_eq!((a.row().incarnation, a.row().version), (5, 2));
+        a.succeed(77);
+        assert_eq!((a.row().incarnation, a.row().version), (78, 4));
+    }
+}
