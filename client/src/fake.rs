@@ -1,5 +1,6 @@
 //! Nodes that tests play: they answer what a script says, show certificates of any names, and can be cut off or frozen.
 
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -152,6 +153,10 @@ where
 pub(crate) struct Wire {
     pub(crate) address: SocketAddr,
     cut: Arc<AtomicBool>,
+    /// Clients whose datagrams are lost.
+    lost: Arc<Mutex<Vec<SocketAddr>>>,
+    known: Arc<Mutex<Vec<SocketAddr>>>,
+    node: Arc<Mutex<SocketAddr>>,
     task: AbortHandle,
 }
 
@@ -165,35 +170,71 @@ impl Wire {
     async fn start(node: SocketAddr) -> Self {
         let outer = Arc::new(UdpSocket::bind("127.0.0.1:0").await.expect("bind"));
         let (address, cut) = (outer.local_addr().expect("address"), Arc::new(AtomicBool::new(false)));
-        let is_cut = cut.clone();
-        let task = tokio::spawn(async move {
-            let mut inner: std::collections::HashMap<SocketAddr, Arc<UdpSocket>> = Default::default();
-            let mut buffer = vec![0; 65_536];
-            loop {
-                let Ok((bytes, client)) = outer.recv_from(&mut buffer).await else { continue };
-                if is_cut.load(Ordering::Relaxed) {
-                    continue;
-                }
-                if !inner.contains_key(&client) {
-                    let socket = Arc::new(UdpSocket::bind("127.0.0.1:0").await.expect("bind"));
-                    inner.insert(client, socket.clone());
-                    let (outer, is_cut) = (outer.clone(), is_cut.clone());
-                    tokio::spawn(async move {
-                        let mut buffer = vec![0; 65_536];
-                        while let Ok((bytes, _)) = socket.recv_from(&mut buffer).await {
-                            if !is_cut.load(Ordering::Relaxed) {
-                                let _ = outer.send_to(&buffer[..bytes], client).await;
-                            }
-                        }
-                    });
-                }
-                let _ = inner[&client].send_to(&buffer[..bytes], node).await;
-            }
-        });
-        Self { address, cut, task: task.abort_handle() }
+        let (lost, known, node) = (Arc::default(), Arc::default(), Arc::new(Mutex::new(node)));
+        let carrier = Carrier { outer, cut: cut.clone(), lost: Arc::clone(&lost), known: Arc::clone(&known), node: node.clone() };
+        let task = tokio::spawn(carrier.run()).abort_handle();
+        Self { address, cut, lost, known, node, task }
     }
 
     pub(crate) fn cut(&self, cut: bool) {
         self.cut.store(cut, Ordering::Relaxed);
+    }
+
+    /// From now on another node is at this end, which knows nothing of the connections of the one before.
+    pub(crate) fn replace(&self, other: &FakeNode) {
+        *self.node.lock() = other.endpoint.local_addr().expect("address");
+    }
+
+    /// Whoever has sent anything so far is not heard any more.
+    pub(crate) fn forget(&self) {
+        *self.lost.lock() = self.known.lock().clone();
+    }
+}
+
+/// The task of a wire.
+struct Carrier {
+    outer: Arc<UdpSocket>,
+    cut: Arc<AtomicBool>,
+    lost: Arc<Mutex<Vec<SocketAddr>>>,
+    known: Arc<Mutex<Vec<SocketAddr>>>,
+    node: Arc<Mutex<SocketAddr>>,
+}
+
+impl Carrier {
+    async fn run(self) {
+        let mut inner: HashMap<SocketAddr, Arc<UdpSocket>> = HashMap::new();
+        let mut buffer = vec![0; 65_536];
+        loop {
+            let Ok((bytes, client)) = self.outer.recv_from(&mut buffer).await else { continue };
+            if self.cut.load(Ordering::Relaxed) || self.lost.lock().contains(&client) {
+                continue;
+            }
+            let socket = match inner.get(&client) {
+                Some(socket) => socket.clone(),
+                None => {
+                    let socket = self.back(client).await;
+                    inner.insert(client, socket.clone());
+                    socket
+                }
+            };
+            let node = *self.node.lock();
+            let _ = socket.send_to(&buffer[..bytes], node).await;
+        }
+    }
+
+    /// A socket for what is sent to the node, of which what the node answers goes back to `client`.
+    async fn back(&self, client: SocketAddr) -> Arc<UdpSocket> {
+        let socket = Arc::new(UdpSocket::bind("127.0.0.1:0").await.expect("bind"));
+        self.known.lock().push(client);
+        let (outer, cut, node, answers) = (self.outer.clone(), self.cut.clone(), self.node.clone(), socket.clone());
+        tokio::spawn(async move {
+            let mut buffer = vec![0; 65_536];
+            while let Ok((bytes, from)) = answers.recv_from(&mut buffer).await {
+                if !cut.load(Ordering::Relaxed) && *node.lock() == from {
+                    let _ = outer.send_to(&buffer[..bytes], client).await;
+                }
+            }
+        });
+        socket
     }
 }

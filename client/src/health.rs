@@ -19,7 +19,7 @@ pub const SILENT: Duration = Duration::from_millis(300);
 const SILENT_ALONE: Duration = Duration::from_secs(2);
 
 /// Longest that a node is waited for which has been silent and was not dead: clients move on within two seconds.
-const PATIENCE_MAX: Duration = Duration::from_millis(1200);
+const PATIENCE_MAX: Duration = Duration::from_millis(900);
 
 /// A silence that ends within this was a stumble: of a machine with too few processors, say. The next one is waited out for longer.
 const STUMBLE: Duration = Duration::from_secs(1);
@@ -194,7 +194,7 @@ mod tests {
             waits.push(silent_after(&mut ear, NOW).0 * TICK);
             ear.back_after(Duration::from_millis(250));
         }
-        assert_eq!(waits.iter().map(Duration::as_millis).collect::<Vec<_>>(), [300, 600, 1200, 1200, 1200]);
+        assert_eq!(waits.iter().map(Duration::as_millis).collect::<Vec<_>>(), [300, 600, 900, 900, 900]);
         ear.back_after(Duration::from_secs(5));
         assert_eq!(silent_after(&mut ear, NOW).0 * TICK, SILENT);
     }

@@ -120,7 +120,7 @@ mod tests {
         let (mut hot, mut served) = (Hot::default(), [0u32; 8]);
         let mut spread = 0;
         for i in 0..40_000 {
-            let key = if random(i) % 2 == 0 { 7 } else { 1000 + random(i) % 100_000 };
+            let key = if random(i).is_multiple_of(2) { 7 } else { 1000 + random(i) % 100_000 };
             let replicas = hot.asked(RouteKey(key), 8);
             let node = match replicas {
                 1 => (random(key) % 8) as usize,

@@ -31,8 +31,8 @@ const ACK_EVERY: u32 = 10;
 /// Socket buffers that are asked for, in bytes; the kernel grants what `rmem_max` allows.
 const SOCKET_BYTES: usize = 4 << 20;
 
-/// A connection without any packet for this long is dead. A client sends one every [`KEEP_ALIVE`], so four in a row were lost; a
-/// node that was killed and came back does not know its old connections, and this is how long a client takes to see it.
+/// A connection without any packet for this long is dead. A client sends one every [`KEEP_ALIVE`], so four in a row were lost. A client
+/// that waits for a node finds out sooner: see [`crate::health`].
 pub const IDLE_MAX: Duration = Duration::from_secs(8);
 
 /// How often a client shows that it lives. Under the 30 seconds after which connection trackers forget UDP.

@@ -3,6 +3,7 @@
 //! Rows are merged by their own order, so that it does not matter who says what when. Rings are made off the request path, one at a
 //! time, and requests go on by the old ones meanwhile. Nobody waits for news but the first request of all.
 
+use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -67,11 +68,9 @@ impl Client {
         let known = self.known();
         let mut links: Vec<Arc<Link>> = known.iter().flat_map(|known| known.good().into_iter().cloned()).collect();
         for address in &config.addresses {
-            let seed = pool.link(&Target::seed(address))?;
-            let is_seed = |row: &NodeRow| row.quic == *address;
-            let member = known.iter().any(|known| known.topology.view().members().any(is_seed));
-            if !member && !links.iter().any(|link| Arc::ptr_eq(link, &seed)) {
-                links.push(seed);
+            // A seed may be at the address of a node that is no more.
+            if !links.iter().any(|link| link.target().address() == address) {
+                links.push(pool.link(&Target::seed(address))?);
             }
         }
         // Members that did not answer may be back.
@@ -270,12 +269,14 @@ fn reached(mut row: NodeRow, address: &str) -> NodeRow {
     row
 }
 
-/// The view `told`, with what is known better. A node that it does not know stays as long as it answers: news of it may not have come
-/// there yet, or it was forgotten.
+/// The view `told`, with what is known better. A node that it does not know stays as long as it answers, and is not at another's address:
+/// news of it may not have come there yet, or it was forgotten.
 fn replaced(known: &View, told: View, answers: impl Fn(&NodeRow) -> bool) -> View {
     let mut view = told.clone();
+    let addresses: HashSet<&str> = told.rows().map(|row| row.quic.as_str()).collect();
+    let stays = |row: &NodeRow| state(row) != NodeState::Gone && !addresses.contains(row.quic.as_str()) && answers(row);
     for row in known.rows() {
-        if told.node(&row.id).is_some() || (state(row) != NodeState::Gone && answers(row)) {
+        if told.node(&row.id).is_some() || stays(row) {
             // A full view takes no more.
             let _ = view.merge(row.clone());
         }
@@ -293,7 +294,8 @@ mod tests {
     fn view(rows: &[(&str, u64, u8)]) -> View {
         let mut view = View::default();
         for (id, version, state) in rows {
-            view.merge(NodeRow { version: *version, state: *state, ..NodeRow::member(id, 100) }).expect("merge");
+            let quic = format!("{id}:1");
+            view.merge(NodeRow { version: *version, state: *state, quic, ..NodeRow::member(id, 100) }).expect("merge");
         }
         view
     }
@@ -301,7 +303,8 @@ mod tests {
     /// Promise: a whole view replaces what is known, but for newer rows, and nodes that answer although it does not know them.
     #[test]
     fn whole_views_replace() {
-        let known = view(&[("a", 5, 1), ("b", 1, 1), ("new", 1, 1), ("lost", 1, 1), ("gone", 1, 3)]);
+        let mut known = view(&[("a", 5, 1), ("b", 1, 1), ("new", 1, 1), ("lost", 1, 1), ("gone", 1, 3)]);
+        known.merge(NodeRow { quic: "c:1".into(), ..NodeRow::member("was-at-c", 100) }).expect("merge");
         let told = view(&[("a", 4, 1), ("b", 2, 2), ("c", 1, 1)]);
         let got = replaced(&known, told, |row| row.id != "lost");
         assert_eq!(got, view(&[("a", 5, 1), ("b", 2, 2), ("c", 1, 1), ("new", 1, 1)]));

@@ -306,3 +306,70 @@ async fn hot_objects_are_spread() {
     assert!(two.asked(1).iter().all(|header| header.via() == Via::Replica));
     assert_eq!(two.client.stats().replicas, b as u64);
 }
+
+/// One node, alone, with one letter.
+async fn alone(authority: &Authority, id: &str, letter: u8) -> (FakeNode, Arc<Mutex<View>>) {
+    let view = Arc::new(Mutex::new(View::default()));
+    let says = script(move |header, body| async move { answer(letter, &header, &body) });
+    let node = FakeNode::start(authority, id, &[id, "127.0.0.1"], view.clone(), says).await;
+    view.lock().merge(node.row.clone()).expect("merge");
+    (node, view)
+}
+
+fn client(authority: &Authority, addresses: &str) -> Client {
+    let mut config = ClientConfig::new(addresses);
+    config.tls = authority.trust();
+    Client::new(config).expect("client")
+}
+
+async fn letter(client: &Client) -> u8 {
+    let id = ObjectId::new("abc", "k").expect("id");
+    client.read(&id, 0, Some(1), &Default::default()).await.expect("read").bytes[0]
+}
+
+/// Promise: a seed that is dead does not keep a client from the others.
+#[tokio::test]
+async fn any_seed_will_do() {
+    let authority = Authority::new();
+    let ((dead, _), (node, _)) = (alone(&authority, "dead", b'x').await, alone(&authority, "a", b'a').await);
+    dead.wire.cut(true);
+    let (began, client) = (Instant::now(), client(&authority, &format!("{},{}", dead.row.quic, node.row.quic)));
+    assert_eq!(letter(&client).await, b'a');
+    assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+}
+
+/// Promise: a node that was started again where it was is found, alone as it is, and under another name too.
+#[tokio::test]
+async fn restarted_nodes_are_found() {
+    let authority = Authority::new();
+    let (node, _view) = alone(&authority, "a", b'a').await;
+    let (same, same_view) = alone(&authority, "a", b'b').await;
+    let (other, other_view) = alone(&authority, "c", b'c').await;
+    for (view, row) in [(same_view, &same.row), (other_view, &other.row)] {
+        let row = NodeRow { quic: node.row.quic.clone(), incarnation: 2, ..row.clone() };
+        *view.lock() = View::default();
+        view.lock().merge(row).expect("merge");
+    }
+    let client = client(&authority, &node.row.quic);
+    assert_eq!(letter(&client).await, b'a');
+    for (restarted, wanted) in [(&same, b'b'), (&other, b'c')] {
+        node.wire.replace(restarted);
+        let began = Instant::now();
+        assert_eq!(letter(&client).await, wanted);
+        assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    }
+    assert_eq!(client.nodes(&Default::default()).await.expect("nodes").len(), 1);
+}
+
+/// Promise: where nothing comes through to the port that a client has, it takes another.
+#[tokio::test]
+async fn dead_ports_are_left() {
+    let authority = Authority::new();
+    let (node, _view) = alone(&authority, "a", b'a').await;
+    let client = client(&authority, &node.row.quic);
+    assert_eq!(letter(&client).await, b'a');
+    node.wire.forget();
+    let began = Instant::now();
+    assert_eq!(letter(&client).await, b'a');
+    assert!(began.elapsed() < Duration::from_secs(20), "{:?}", began.elapsed());
+}

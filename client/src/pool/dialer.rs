@@ -18,6 +18,9 @@ use crate::tls::{self, TlsFiles};
 /// connections between here and the node may have forgotten its port, or drop what comes to it.
 const STALE: Duration = Duration::from_secs(3);
 
+/// So is one on which other nodes answer, after so many failed handshakes with one: trackers keep an entry for each pair of ports.
+const FAILURES: u32 = 2;
+
 /// What all connections of a client share.
 #[derive(Debug)]
 pub(crate) struct Dialer {
@@ -75,8 +78,8 @@ impl Dialer {
         *self.heard.lock() = Instant::now();
     }
 
-    /// Connects to `target`, within `limit`.
-    pub(super) async fn dial(&self, target: &Target, limit: Duration) -> Result<quinn::Connection, Error> {
+    /// Connects to `target`, within `limit`, after that many failures.
+    pub(super) async fn dial(&self, target: &Target, limit: Duration, failures: u32) -> Result<quinn::Connection, Error> {
         let address = &target.address;
         let host = host_of(address);
         let mut config = tls::client_for(&self.tls, host, &target.names(self.naming))?;
@@ -96,7 +99,7 @@ impl Dialer {
                 Ok(Err(error)) if target.node.is_some() => Error { kind: ErrorKind::Unavailable, ..error },
                 Ok(Err(error)) => error,
                 Err(_) => {
-                    self.doubt(place);
+                    self.doubt(place, failures);
                     unavailable(format!("no answer from {place}"))
                 }
             };
@@ -127,8 +130,8 @@ impl Dialer {
 
     /// A handshake with `place` had no answer: the next one is on a fresh socket, if this one may be to blame. Connections that
     /// still are on the old one keep it.
-    fn doubt(&self, place: SocketAddr) {
-        if self.heard.lock().elapsed() < STALE {
+    fn doubt(&self, place: SocketAddr, failures: u32) {
+        if failures < FAILURES && self.heard.lock().elapsed() < STALE {
             return;
         }
         let mut endpoints = self.endpoints.lock();

@@ -204,10 +204,11 @@ impl Link {
         let (tell, told) = oneshot::channel();
         let dial = async move { told.await.unwrap_or_else(|_| Err(unavailable("the client ends".into()))) }.boxed().shared();
         state.dial = Some(dial.clone());
-        let limit = health::dial_limit(state.silence.map_or(0, |silence| silence.failures), self.dialer.elsewhere());
+        let failures = state.silence.map_or(0, |silence| silence.failures);
+        let limit = health::dial_limit(failures, self.dialer.elsewhere());
         let (me, dialer, target) = (self.me.clone(), self.dialer.clone(), self.target.clone());
         tokio::spawn(async move {
-            let answer = dialer.dial(&target, limit).await;
+            let answer = dialer.dial(&target, limit, failures).await;
             if let Some(link) = me.upgrade() {
                 link.dialed(&answer);
             }
