@@ -21,6 +21,10 @@ use crate::read::{Terms, Way};
 /// Most connections at once: 10,000 loaders fit, with room for peers.
 const CONNECTIONS_MAX: usize = 12_000;
 
+/// Streams that a connection may open before its first request; from then on [`Windows::NODE`]'s. Each that may be opened takes memory at
+/// once, and most of ten thousand connections are idle.
+const STREAMS_IDLE: u32 = 16;
+
 /// Handshakes in progress above which a client must prove its address first (QUIC Retry, RFC 9000 section 8.1.2).
 const HANDSHAKES_UNPROVEN_MAX: usize = 200;
 
@@ -39,7 +43,7 @@ pub fn server_config(mut tls: rustls::ServerConfig) -> Result<quinn::ServerConfi
     let crypto = quinn::crypto::rustls::QuicServerConfig::try_from(tls)?;
     let mut config = quinn::ServerConfig::with_crypto(Arc::new(crypto));
     config
-        .transport_config(Arc::new(quic::transport(Windows::NODE, None)))
+        .transport_config(Arc::new(quic::transport(Windows { streams: STREAMS_IDLE, ..Windows::NODE }, None)))
         .max_incoming(512)
         .incoming_buffer_size(64 << 10)
         .incoming_buffer_size_total(8 << 20)
@@ -79,6 +83,7 @@ async fn connection(incoming: quinn::Incoming, handshake: Entered, service: Arc<
     drop(handshake);
     let _open = service.counts.connections.enter();
     let peer = Arc::new(Peer { certificates: certificates(&connection), proved: OnceLock::new() });
+    let mut asked = false;
     loop {
         let accepted = tokio::select! {
             accepted = connection.accept_bi() => accepted,
@@ -86,6 +91,9 @@ async fn connection(incoming: quinn::Incoming, handshake: Entered, service: Arc<
         };
         // An error is the connection's end, whatever ended it.
         let Ok((send, recv)) = accepted else { return };
+        if !std::mem::replace(&mut asked, true) {
+            connection.set_max_concurrent_bi_streams(Windows::NODE.streams.into());
+        }
         service.tasks.spawn(one(connection.clone(), send, recv, service.clone(), peer.clone()));
     }
 }
