@@ -58,7 +58,7 @@ const RIVAL_COMPLAINT: Duration = Duration::from_secs(60);
 const GOSSIP_PAUSE: Duration = Duration::from_secs(1);
 
 /// Gossip of that age has told of everybody.
-const GOSSIP_YOUNG: Duration = Duration::from_secs(60);
+const GOSSIP_YOUNG: Duration = Duration::ZERO;
 
 /// What the face asks for. Answered when the others know, or the keeper gave up waiting for it.
 pub(super) enum Command {
