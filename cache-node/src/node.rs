@@ -116,7 +116,7 @@ impl Node {
         let origin = origin.unwrap_or_else(|| s3.clone());
         let store = Arc::new(FoyerStore::open(cache).await?);
         let pool = Arc::new(WorkerPool::start(pool).await?);
-        let ca = identity.ca.clone();
+        let (ca, carries_own_name) = (identity.ca.clone(), identity.carries(&config.node.id));
         let endpoint = framecache::quic::endpoint(quic, Some(serve::quic::server_config(identity.server_tls()?)?))?;
         let quic = endpoint.local_addr()?;
         let row = row(&config, quic);
@@ -162,8 +162,14 @@ impl Node {
         // The others prove this node by its door, so that it is open before they are told.
         let cluster = meeting::join(&config, row.clone(), keys, links.clone()).await?;
         if let Some(cluster) = &cluster {
+            anyhow::ensure!(
+                carries_own_name,
+                "the certificate does not carry {:?} as a DNS name, so that the other nodes would not count this one: issue one that does, \
+                 or change node.id",
+                config.node.id
+            );
             crate::exports::cluster(&registry, cluster.clone());
-            tasks.spawn(meeting::follow(cluster.views(), members.clone(), stop.clone()));
+            tasks.spawn(meeting::follow(cluster.views(), members.clone(), links.clone(), stop.clone()));
             if !config.cluster.seeds.is_empty() {
                 meeting::meet(cluster).await;
             }

@@ -118,7 +118,7 @@ impl Cluster {
         let mut nodes: Vec<Node> = Vec::new();
         for index in 0..n {
             let seed = nodes.first().and_then(|first| Some(first.cluster()?.gossip_address()));
-            let config = config(index, seed, origin.addr(), state.path(), &options);
+            let config = config(index, keys.is_some(), seed, origin.addr(), state.path(), &options);
             let names = ["127.0.0.1".to_owned(), "localhost".to_owned(), format!("node-{index}")];
             let identity = Identity::signed(&names, &ca).expect("identity");
             let program = worker(state.path(), options.worker);
@@ -315,12 +315,12 @@ fn worker(state: &Path, script: &str) -> PathBuf {
     path
 }
 
-fn config(index: usize, seed: Option<SocketAddr>, origin: SocketAddr, state: &Path, options: &Options) -> Config {
+fn config(index: usize, meets: bool, seed: Option<SocketAddr>, origin: SocketAddr, state: &Path, options: &Options) -> Config {
     let seeds = seed.map_or(String::new(), |seed| format!("seeds = [\"{seed}\"]\n"));
     let Options { memory, ram, disk, freshness, pixels_max, workers, policy, credentials, roles, worker: _ } = options;
     let roles = roles.get(index).map_or(String::new(), |role| format!("roles = [\"{role}\"]\n"));
     let data_dir = state.join(format!("node-{index}"));
-    let drain = if seed.is_some() { 2 } else { 5 };
+    let drain = if meets { 2 } else { 5 };
     let (data_dir, disk) = match disk {
         Some(disk) => (format!("data_dir = {data_dir:?}\n"), format!("disk = \"{disk}\"\n")),
         None => Default::default(),

@@ -414,7 +414,7 @@ impl Keeper {
         add(&self.counters.gossip_restarts);
         match self.gossip.restart().await {
             // Everything is to be said again.
-            Ok(()) => self.said.1 = String::new(),
+            Ok(()) => (self.said.1, self.dirty) = (String::new(), true),
             Err(error) => tracing::error!(%error, "gossip cannot be started; it is tried again"),
         }
     }

@@ -183,11 +183,9 @@ async fn seeds_may_come_late() {
     nodes.add(early).await;
     sleep(Duration::from_millis(1200)).await;
     assert!(nodes.agree(&[0], &[0]), "alone, and serving");
-    assert!(!nodes.nodes[0].meets(Duration::from_millis(10)).await);
     drop(reserved);
     let late = ClusterSettings { gossip: first, ..settings("n1", &[], &nodes.keys, &nodes.net) };
     nodes.add(late).await;
-    assert!(nodes.nodes[0].meets(Duration::from_secs(3)).await);
     nodes.together().await;
 }
 

@@ -57,17 +57,21 @@ impl Prove for ByCertificate {
 
 /// Waits until another node is known, for a while: who answers before that would take everything for its own.
 pub(super) async fn meet(cluster: &Cluster) {
-    let mut views = cluster.views();
-    let met = views.wait_for(|view| view.rows().nth(1).is_some());
-    if tokio::time::timeout(MEET_MAX, met).await.is_err() {
+    if !cluster.meets(MEET_MAX).await {
         tracing::warn!("no other node was met within {} s: this one begins alone", MEET_MAX.as_secs());
     }
 }
 
-/// Keeps the members as the cluster's views say, until `stop`.
-pub(super) async fn follow(mut views: watch::Receiver<Arc<View>>, members: Arc<Members>, stop: CancellationToken) {
+/// Keeps the members as the cluster's views say, until `stop`, and links to them alone.
+pub(super) async fn follow(
+    mut views: watch::Receiver<Arc<View>>,
+    members: Arc<Members>,
+    links: Arc<Links>,
+    stop: CancellationToken,
+) {
     loop {
         let view = View::clone(&views.borrow_and_update());
+        links.retain(&view);
         let members = members.clone();
         // Rings of large clusters take milliseconds.
         if tokio::task::spawn_blocking(move || members.join(view)).await.is_err() {

@@ -46,7 +46,7 @@ pub(super) enum From {
     Here,
 }
 
-/// What a fill gives: an entry, or for [`Fill::Head`] one without bytes.
+/// What a fill gives: an entry, or for [`What::Head`] one without bytes.
 pub(super) type FillResult = Result<Entry, ReadError>;
 
 /// Why raw bytes are read, which decides where they are kept.
@@ -79,7 +79,8 @@ impl Reader {
             };
             // Whoever follows a flight that was under way begins later: one more round for the page, at most one for the head.
             if holds || number >= asked {
-                return answer.map_err(|error| in_time(error, "the origin"));
+                let who = if fill.from == From::Server { "the node that serves it" } else { "the origin" };
+                return answer.map_err(|error| in_time(error, who));
             }
             if let (What::Page(object, _, None), Ok(_)) = (&fill.what, &answer) {
                 // The page is here; what is not known is whether it is current.
