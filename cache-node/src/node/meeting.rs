@@ -17,6 +17,9 @@ use crate::config::Config;
 /// Longest handshake that proves another node's name.
 const PROOF_MAX: Duration = Duration::from_secs(3);
 
+/// How soon it is seen that rings of a view were made.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+
 /// Longest wait for other nodes at the start: a name that resolves late, or a cluster of which this is the first.
 const MEET_MAX: Duration = Duration::from_secs(5);
 
@@ -55,9 +58,17 @@ impl Prove for ByCertificate {
     }
 }
 
-/// Waits until another node is known, for a while: who answers before that would take everything for its own.
-pub(super) async fn meet(cluster: &Cluster) {
-    if !cluster.meets(MEET_MAX).await {
+/// Waits until another node is known, for a while, and until this one goes by it: who answers before that would take everything for its
+/// own.
+pub(super) async fn meet(cluster: &Cluster, members: &Members) {
+    let met = async {
+        let met = cluster.meets(MEET_MAX).await;
+        while met && members.topology().view().members().all(|row| row.id == members.id()) {
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+        met
+    };
+    if !tokio::time::timeout(MEET_MAX, met).await.unwrap_or(false) {
         tracing::warn!("no other node was met within {} s: this one begins alone", MEET_MAX.as_secs());
     }
 }

@@ -179,8 +179,8 @@ impl Reader {
             Purpose::Reply(Some(place)) => InsertHint::As(place),
             Purpose::Reply(None) => InsertHint::Normal,
         };
-        let pin = self.version_for_holders(object, page, pin, deadline).await?;
-        if let Some(entry) = self.page_from_holders(object, page, pin.as_ref(), deadline).await {
+        let wanted = self.version_for_holders(object, page, pin.clone(), deadline).await?;
+        if let Some(entry) = self.page_from_holders(object, page, wanted.as_ref(), deadline).await {
             self.heads.insert(object, entry.head.clone());
             self.store.insert(key, entry.clone(), hint);
             return Ok(entry);
