@@ -61,14 +61,15 @@ impl Prove for ByCertificate {
 /// Waits until another node is known, for a while, and until this one goes by it: who answers before that would take everything for its
 /// own.
 pub(super) async fn meet(cluster: &Cluster, members: &Members) {
+    let company = |view: &View| view.members().any(|row| row.id != members.id());
     let met = async {
-        let met = cluster.meets(MEET_MAX).await;
-        while met && members.topology().view().members().all(|row| row.id == members.id()) {
+        // It ends with the cluster alone.
+        let _ = cluster.views().wait_for(|view| company(view)).await;
+        while !company(members.topology().view()) {
             tokio::time::sleep(LOOK_EVERY).await;
         }
-        met
     };
-    if !tokio::time::timeout(MEET_MAX, met).await.unwrap_or(false) {
+    if tokio::time::timeout(MEET_MAX, met).await.is_err() {
         tracing::warn!("no other node was met within {} s: this one begins alone", MEET_MAX.as_secs());
     }
 }
