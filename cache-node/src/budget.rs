@@ -249,6 +249,11 @@ impl Budget {
         self.shared_left(&self.levels.lock())
     }
 
+    /// Bytes that belong to `level` alone: what is no larger never waits for what others share.
+    pub fn floor(&self, level: Level) -> u64 {
+        self.floors[level as usize]
+    }
+
     /// The limit, as given.
     pub fn total(&self) -> u64 {
         self.total

@@ -244,14 +244,6 @@ impl Cluster {
         self.views.clone()
     }
 
-    /// Waits until there is another member than this node; false if there is none in that time. A node that opens its doors before
-    /// takes itself for the owner of everything.
-    pub async fn meets(&self, within: Duration) -> bool {
-        let mut views = self.views();
-        let company = views.wait_for(|view| view.members().any(|row| row.id != self.row.borrow().id));
-        tokio::time::timeout(within, company).await.is_ok_and(|met| met.is_ok())
-    }
-
     /// What this node states of itself now.
     pub fn row(&self) -> NodeRow {
         self.row.borrow().clone()

@@ -142,11 +142,10 @@ pub(crate) fn cluster(registry: &Registry, cluster: Arc<Cluster>) {
         let cluster = cluster.clone();
         registry.collect(name, &[], move || number(&cluster.stats()) as f64);
     };
-    let [joining, serving, leaving, gone] = ["joining", "serving", "leaving", "gone"];
     let states = cluster.clone();
     registry.collect_each("framecache_cluster_nodes", move |out| {
         let nodes = states.stats().nodes;
-        for (state, number) in [joining, serving, leaving, gone].iter().zip(nodes) {
+        for (state, number) in ["joining", "serving", "leaving", "gone"].iter().zip(nodes) {
             out.series(&[("state", state)], number as f64);
         }
     });
@@ -167,6 +166,7 @@ pub(crate) fn cluster(registry: &Registry, cluster: Arc<Cluster>) {
     one("framecache_cluster_refutations_total", |s| s.refutations);
     one("framecache_cluster_losses_total", |s| s.losses);
     one("framecache_cluster_views_total", |s| s.views);
+    one("framecache_cluster_gossip_restarts_total", |s| s.gossip_restarts);
 }
 
 fn origins(registry: &Registry, origin: Arc<S3Origin>) {

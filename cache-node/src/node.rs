@@ -111,12 +111,12 @@ impl Node {
 
         let cache = cache_settings(&config);
         let pool = pool_settings(&config, program);
-        let budget = Budget::new(budget_lines(&config, &cache, &pool)?)?;
+        let budget = Budget::new(budget_lines(&config, keys.is_some(), &cache, &pool)?)?;
         let s3 = Arc::new(S3Origin::new(config.buckets.iter().map(origin_settings).collect(), OriginLimits::default()).await?);
         let origin = origin.unwrap_or_else(|| s3.clone());
         let store = Arc::new(FoyerStore::open(cache).await?);
         let pool = Arc::new(WorkerPool::start(pool).await?);
-        let ca = identity.ca.clone();
+        let (ca, carries_own_name) = (identity.ca.clone(), identity.carries(&config.node.id));
         let endpoint = framecache::quic::endpoint(quic, Some(serve::quic::server_config(identity.server_tls()?)?))?;
         let quic = endpoint.local_addr()?;
         let row = row(&config, quic);
@@ -162,12 +162,19 @@ impl Node {
         // The others prove this node by its door, so that it is open before they are told.
         let cluster = meeting::join(&config, row.clone(), keys, links.clone()).await?;
         if let Some(cluster) = &cluster {
+            anyhow::ensure!(
+                carries_own_name,
+                "the certificate does not carry {:?} as a DNS name, so that the other nodes would not count this one: issue one that does, \
+                 or change node.id",
+                config.node.id
+            );
             crate::exports::cluster(&registry, cluster.clone());
-            tasks.spawn(meeting::follow(cluster.views(), members.clone(), stop.clone()));
+            tasks.spawn(meeting::follow(cluster.views(), members.clone(), links.clone(), stop.clone()));
             if !config.cluster.seeds.is_empty() {
-                meeting::meet(cluster).await;
+                meeting::meet(cluster, &members).await;
             }
         }
+        service.open_door();
         let admin_address = admin.local_addr()?;
         let state = AdminState {
             registry,
@@ -299,7 +306,7 @@ fn pool_settings(config: &Config, program: PathBuf) -> PoolSettings {
 
 /// The lines of the node's memory, and the floors of its levels: each at least one maximal item, as far as half of what is free
 /// allows; a larger picture is then refused as too large.
-fn budget_lines(config: &Config, cache: &CacheSettings, pool: &PoolSettings) -> anyhow::Result<BudgetLines> {
+fn budget_lines(config: &Config, among_others: bool, cache: &CacheSettings, pool: &PoolSettings) -> anyhow::Result<BudgetLines> {
     let requests = request_bytes(config.node.memory_limit);
     let mut fixed = vec![("process", PROCESS_BYTES), ("transport", TRANSPORT_BYTES), ("requests", requests)];
     fixed.extend(cache.memory_lines());
@@ -314,8 +321,9 @@ fn budget_lines(config: &Config, cache: &CacheSettings, pool: &PoolSettings) -> 
             "pictures of more than {pixels} pixels may be refused as too large: a higher node.memory_limit takes them"
         );
     }
-    // Frames between nodes are mostly small; a large one takes what is shared. A node that was told of no others needs next to nothing.
-    let others = config.cluster.keys.is_some() || !config.cluster.seeds.is_empty();
+    // Frames between nodes are mostly small: a larger one than this is made where it is wanted. A node that was told of no others needs
+    // next to nothing.
+    let others = among_others || config.cluster.keys.is_some() || !config.cluster.seeds.is_empty();
     let (among, pages) = if others { (frames / 4, 4 << 20) } else { (0, 0) };
     let levels = [
         (Level::Peek, pages),

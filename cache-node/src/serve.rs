@@ -40,6 +40,7 @@ pub struct Service {
     metrics: Arc<RequestMetrics>,
     inbox: Inbox,
     counts: Counts,
+    open: AtomicBool,
     leaving: AtomicBool,
     closing: CancellationToken,
     tasks: TaskTracker,
@@ -114,6 +115,7 @@ impl Service {
             metrics,
             inbox: Inbox::new(request_bytes),
             counts: Counts::default(),
+            open: AtomicBool::new(false),
             leaving: AtomicBool::new(false),
             closing: CancellationToken::new(),
             tasks: TaskTracker::new(),
@@ -123,6 +125,15 @@ impl Service {
     /// Connections, and streams, that are open now.
     pub fn open(&self) -> (usize, usize) {
         (self.counts.connections.count(), self.counts.streams.count())
+    }
+
+    /// From now on requests are answered: before, who asks is sent on, for this node may take everything for its own.
+    pub fn open_door(&self) {
+        self.open.store(true, Ordering::Release);
+    }
+
+    fn is_open(&self) -> bool {
+        self.open.load(Ordering::Acquire)
     }
 
     /// New requests are sent on; those that run may end.

@@ -37,7 +37,7 @@ pub async fn run(config: Config) -> anyhow::Result<()> {
 /// Names under which a node on this machine is reached.
 pub(crate) fn local_names(id: &str) -> Vec<String> {
     let mut names: Vec<String> = ["localhost", "127.0.0.1", "::1"].map(str::to_owned).into();
-    let host = id.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.'));
+    let host = id.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'_'));
     names.extend(Some(id.to_owned()).filter(|id| host && !id.is_empty()));
     names
 }

@@ -105,14 +105,15 @@ impl Topology {
     /// that clients ask up to and with the first settled one; at most [`PEEKS_MAX`]. One that leaves, or was heavier once, ends nothing:
     /// what was first read since is not with it.
     pub fn holders(&self, key: RouteKey, without: &str) -> Vec<&NodeRow> {
-        let others = || self.serving.walk(key).filter(|row| row.id != without);
-        let mut awaited = others().position(|row| row.settled).map_or(PEEKS_MAX, |settled| settled + 1);
-        let is_awaited = |row: &NodeRow, until| others().take(until).any(|other| other.id == row.id);
-        let (until, mut found) = (awaited, Vec::new());
+        let mut awaited: Vec<&NodeRow> = self.serving.walk(key).filter(|row| row.id != without).take(PEEKS_MAX).collect();
+        // Where clients ask nobody that is settled, whoever leaves may hold it, too.
+        let ends = awaited.iter().position(|row| row.settled);
+        awaited.truncate(ends.map_or(PEEKS_MAX, |settled| settled + 1));
+        let mut found = Vec::new();
         for row in self.holding.walk(key).filter(|row| row.id != without) {
-            awaited -= usize::from(is_awaited(row, until));
+            awaited.retain(|other| other.id != row.id);
             found.push(row);
-            if awaited == 0 || found.len() == PEEKS_MAX {
+            if (ends.is_some() && awaited.is_empty()) || found.len() == PEEKS_MAX {
                 break;
             }
         }
@@ -262,6 +263,9 @@ mod tests {
             let last = holders.last().expect("a holder");
             assert!(last != "old-1" && holders.len() <= 2, "what was read since it left is asked for, too: {holders:?}");
         }
+        let last_one =
+            topology(settled(4).into_iter().map(|row| if row.id == "old-1" { row } else { NodeRow { state: 2, ..row } }));
+        assert!(keys().all(|key| last_one.holders(key, "old-1").len() == PEEKS_MAX), "all that leave are asked");
         let mut view = all.view().clone();
         assert!(view.merge(NodeRow { version: 2, ramp: 3, ..NodeRow::member("old-0", 100) }).expect("merge"));
         let next = Topology::after(view.clone(), Some(&all));

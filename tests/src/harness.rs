@@ -13,6 +13,7 @@ use framecache::quic::{self, Windows};
 use framecache::tls::{self, TlsFiles};
 use framecache::wire::NodeRow;
 use framecache::{Client, ClientConfig, ObjectId, View};
+use framecache_node::cluster::Keys;
 use framecache_node::config::{Config, Host};
 use framecache_node::dev::{self, origin::FolderOrigin};
 use framecache_node::identity::Identity;
@@ -88,8 +89,25 @@ impl Drop for Cluster {
 }
 
 impl Cluster {
-    /// Starts `n` nodes. When it returns, each answers and knows the others.
+    /// Starts `n` nodes. When it returns, each answers and was told of the others, all of them settled.
     pub async fn start(n: usize, options: Options) -> Self {
+        let cluster = Self::begin(n, options, None).await;
+        dev::join_all(&cluster.nodes);
+        cluster
+    }
+
+    /// Starts `n` nodes that find each other by gossip, are settled after two seconds, and drain for two. When it returns, each knows all.
+    pub async fn meet(n: usize, options: Options) -> Self {
+        let cluster = Self::begin(n, options, Some(Keys::random().expect("random bytes"))).await;
+        for node in &cluster.nodes {
+            let mut views = node.cluster().expect("a cluster").views();
+            let met = views.wait_for(|view| view.members().count() == n);
+            tokio::time::timeout(Duration::from_secs(20), met).await.expect("nodes meet").expect("views");
+        }
+        cluster
+    }
+
+    async fn begin(n: usize, options: Options, keys: Option<Keys>) -> Self {
         let (data, state) = (tempfile::tempdir().expect("folder"), tempfile::tempdir().expect("folder"));
         let folder = FolderOrigin::open(data.path(), BUCKET).expect("open");
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("listen");
@@ -97,16 +115,16 @@ impl Cluster {
         let server = tokio::spawn(folder.serve(listener, pending())).abort_handle();
         let origin = FaultyOrigin::start(upstream, Script::default()).await.expect("origin");
         let ca = state.path().join("ca.pem");
-        let mut nodes = Vec::new();
+        let mut nodes: Vec<Node> = Vec::new();
         for index in 0..n {
-            let config = config(index, origin.addr(), state.path(), &options);
+            let seed = nodes.first().and_then(|first| Some(first.cluster()?.gossip_address()));
+            let config = config(index, keys.is_some(), seed, origin.addr(), state.path(), &options);
             let names = ["127.0.0.1".to_owned(), "localhost".to_owned(), format!("node-{index}")];
             let identity = Identity::signed(&names, &ca).expect("identity");
             let program = worker(state.path(), options.worker);
-            let setup = Setup { config, identity, program, origin: None, keys: None };
+            let setup = Setup { config, identity, program, origin: None, keys: keys.clone() };
             nodes.push(Node::start(setup).await.expect("node starts"));
         }
-        dev::join_all(&nodes);
         Self { nodes, ca, data, _state: state, origin, server }
     }
 
@@ -224,6 +242,15 @@ impl Cluster {
         }
     }
 
+    /// The last node, to be stopped while the others go on.
+    ///
+    /// # Panics
+    ///
+    /// If there is none.
+    pub fn take_last(&mut self) -> Node {
+        self.nodes.pop().expect("a node")
+    }
+
     /// Stops every node, the last first.
     pub async fn stop(mut self) {
         while let Some(node) = self.nodes.pop() {
@@ -288,10 +315,12 @@ fn worker(state: &Path, script: &str) -> PathBuf {
     path
 }
 
-fn config(index: usize, origin: SocketAddr, state: &Path, options: &Options) -> Config {
+fn config(index: usize, meets: bool, seed: Option<SocketAddr>, origin: SocketAddr, state: &Path, options: &Options) -> Config {
+    let seeds = seed.map_or(String::new(), |seed| format!("seeds = [\"{seed}\"]\n"));
     let Options { memory, ram, disk, freshness, pixels_max, workers, policy, credentials, roles, worker: _ } = options;
     let roles = roles.get(index).map_or(String::new(), |role| format!("roles = [\"{role}\"]\n"));
     let data_dir = state.join(format!("node-{index}"));
+    let drain = if meets { 2 } else { 5 };
     let (data_dir, disk) = match disk {
         Some(disk) => (format!("data_dir = {data_dir:?}\n"), format!("disk = \"{disk}\"\n")),
         None => Default::default(),
@@ -303,10 +332,10 @@ fn config(index: usize, origin: SocketAddr, state: &Path, options: &Options) -> 
     });
     let text = format!(
         "[node]\nid = \"node-{index}\"\nmemory_limit = \"{memory}\"\n{data_dir}{roles}\
-         [listen]\nquic = \"127.0.0.1:0\"\nadmin = \"127.0.0.1:0\"\n\
+         [listen]\nquic = \"127.0.0.1:0\"\nadmin = \"127.0.0.1:0\"\ngossip = \"127.0.0.1:0\"\nliveness = \"127.0.0.1:0\"\n\
          [cache]\nraw_ram = \"{ram}\"\ndecoded_ram = \"{ram}\"\n{disk}\
          [decode]\nworkers = {workers}\nworker_memory = \"512MiB\"\npixels_max = {pixels_max}\n\
-         [cluster]\ndrain_s = 5\n{auth}\
+         [cluster]\nsettle_s = 2\ndrain_s = {drain}\n{seeds}{auth}\
          [[bucket]]\nname = \"{BUCKET}\"\nendpoint = \"http://{origin}\"\npath_style = true\n\
          credentials = \"{credentials}\"\nfreshness = \"{freshness}\"\n",
     );

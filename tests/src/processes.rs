@@ -135,7 +135,7 @@ impl Fleet {
         fs::create_dir_all(&settings.folder)?;
         let authority = Authority::make(&settings.folder)?;
         // Not a secret: it lives as long as the folder.
-        fs::write(settings.folder.join("gossip.keys"), format!("{}\n", "5a".repeat(32)))?;
+        fs::write(settings.folder.join("cluster.keys"), format!("{}\n", "5a".repeat(32)))?;
         Ok(Self { members: Vec::new(), settings, authority })
     }
 
@@ -391,14 +391,16 @@ impl Fleet {
         let disk = if settings.disk > 0 { settings.disk.to_string() } else { "\"off\"".into() };
         let Member { id, quic, admin, gossip, liveness, weight, folder, .. } = member;
         let Settings { memory, raw_ram, decoded_ram, workers, bucket, origin, freshness, .. } = settings;
-        let (data, keys) = (folder.join("data"), settings.folder.join("gossip.keys"));
+        let (data, keys) = (folder.join("data"), settings.folder.join("cluster.keys"));
         let (ca, cert, key) = (&self.authority.ca, folder.join("cert.pem"), folder.join("key.pem"));
         let (settle_s, drain_s) = (settings.settle.as_secs(), settings.drain.as_secs());
+        // A node at every address that knows no other has no cluster: its row says that it is where it was reached.
+        let keys = if seeds.is_empty() && quic.ip().is_unspecified() { String::new() } else { format!("keys = {keys:?}\n") };
         format!(
             "[node]\nid = \"{id}\"\nweight = {weight:?}\ndata_dir = {data:?}\nmemory_limit = {memory}\n\
              [listen]\nquic = \"{quic}\"\nadmin = \"{admin}\"\ngossip = \"{gossip}\"\nliveness = \"{liveness}\"\n\
              [cache]\nraw_ram = {raw_ram}\ndecoded_ram = {decoded_ram}\ndisk = {disk}\n[decode]\nworkers = {workers}\n\
-             [cluster]\nseeds = {seeds:?}\nsettle_s = {settle_s}\ndrain_s = {drain_s}\nkeys = {keys:?}\n\
+             [cluster]\nseeds = {seeds:?}\nsettle_s = {settle_s}\ndrain_s = {drain_s}\n{keys}\
              [[bucket]]\nname = \"{bucket}\"\nendpoint = \"http://{origin}\"\ncredentials = \"anonymous\"\n\
              freshness = \"{freshness}\"\n[tls]\nca = {ca:?}\ncert = {cert:?}\nkey = {key:?}\n\
              [auth]\npolicy = \"allow-all\"\n[telemetry]\nlog = \"warn\"\n"

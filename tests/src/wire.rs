@@ -2,7 +2,7 @@
 
 use framecache::wire::codec::{self, Message};
 use framecache::wire::stream::{self, StreamError};
-use framecache::wire::{Header, ItemHead, Verb};
+use framecache::wire::{Header, ItemHead, Verb, ext};
 use rkyv::api::high::HighSerializer;
 use rkyv::rancor::Error as Rancor;
 use rkyv::ser::allocator::ArenaHandle;
@@ -25,6 +25,21 @@ pub fn header(verb: u16, version: &str) -> Vec<u8> {
 /// A read of `[start, start + length)`, as bytes.
 pub fn read(uri: &str, start: u64, length: u64) -> Vec<u8> {
     request(Verb::Read as u16, "", &framecache::wire::ReadBody { uri: uri.into(), start, length })
+}
+
+/// A request of a node, or of what says that it is one, as bytes: `peer` is the name that it gives, `behalf` for whom it speaks.
+pub fn asked_by<B>(verb: Verb, peer: Option<&str>, behalf: &str, body: &B) -> Vec<u8>
+where
+    B: Message + for<'a> rkyv::Serialize<HighSerializer<AlignedVec, ArenaHandle<'a>, Rancor>>,
+{
+    let header = Header {
+        verb: verb as u16,
+        deadline_ms_left: 20_000,
+        on_behalf_of: behalf.into(),
+        ext: peer.iter().map(|name| (ext::PEER, name.as_bytes().to_vec())).collect(),
+        ..Header::default()
+    };
+    [codec::encode(&header).expect("header"), codec::encode(body).expect("body")].concat()
 }
 
 /// Sends `bytes` on a stream of their own and ends it; every item that comes back, and how the reply ended.

@@ -58,7 +58,7 @@ const RIVAL_COMPLAINT: Duration = Duration::from_secs(60);
 const GOSSIP_PAUSE: Duration = Duration::from_secs(1);
 
 /// Gossip of that age has told of everybody.
-const GOSSIP_YOUNG: Duration = Duration::from_secs(60);
+const GOSSIP_YOUNG: Duration = Duration::ZERO;
 
 /// What the face asks for. Answered when the others know, or the keeper gave up waiting for it.
 pub(super) enum Command {
@@ -226,6 +226,10 @@ impl Keeper {
         for (row, rumour, gossip) in news.said {
             // Our own statement, or of a former life of ours, comes back to us.
             let former = row.id == self.own.row().id && row.incarnation <= self.own.row().incarnation;
+            if former {
+                let now = self.now();
+                self.own.remember(&row, now);
+            }
             if !former && !self.membership.hear(row, rumour, gossip) {
                 tracing::debug!("more nodes than a view may hold");
             }
@@ -410,7 +414,7 @@ impl Keeper {
         add(&self.counters.gossip_restarts);
         match self.gossip.restart().await {
             // Everything is to be said again.
-            Ok(()) => self.said.1 = String::new(),
+            Ok(()) => (self.said.1, self.dirty) = (String::new(), true),
             Err(error) => tracing::error!(%error, "gossip cannot be started; it is tried again"),
         }
     }

@@ -62,7 +62,7 @@ pub enum KeysError {
     #[error("`cluster.keys` holds more than {KEYS_MAX} keys; delete the old ones")]
     TooMany,
     /// The machine gives no random bytes.
-    #[error("no random bytes from the system")]
+    #[error("no random bytes from the system; see that /dev/urandom can be read")]
     Random,
 }
 

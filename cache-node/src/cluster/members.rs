@@ -1,7 +1,7 @@
 //! What this node knows of the cluster at this moment: the view with its rings, and what callers with an older view lack.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use arc_swap::ArcSwap;
 use bytes::Bytes;
@@ -18,6 +18,9 @@ const OLDER_MAX: usize = 64;
 /// Longest difference that travels with a reply: a few dozen rows. A caller that lacks more asks for the whole view.
 const DELTA_BYTES_MAX: usize = 8 << 10;
 
+/// More rows than this do not fit, whatever they say.
+const DELTA_ROWS_MAX: usize = DELTA_BYTES_MAX / 64;
+
 /// The members, swapped as a whole.
 #[derive(Debug)]
 pub struct Members {
@@ -30,14 +33,18 @@ pub struct Members {
 struct Known {
     topology: Arc<Topology>,
     digest: u64,
-    /// The views before this one, the latest first, with what each lacks.
-    older: VecDeque<(u64, Arc<Topology>, Bytes)>,
+    /// The whole view as a reply says it, made when it is first asked for.
+    whole: OnceLock<Bytes>,
+    /// The views before this one, the latest first, with what each lacks. Rows are shared; rings are not kept.
+    older: VecDeque<(u64, View, Bytes)>,
 }
 
 impl Members {
     /// The members as node `id` sees them.
     pub fn new(id: &str, view: View) -> Self {
-        let known = Known { digest: view.digest(), topology: Arc::new(Topology::new(view)), older: VecDeque::new() };
+        let digest = view.digest();
+        let topology = Arc::new(Topology::new(view));
+        let known = Known { digest, topology, whole: OnceLock::new(), older: VecDeque::new() };
         Self { id: id.to_owned(), now: ArcSwap::from_pointee(known), joining: Mutex::new(()) }
     }
 
@@ -55,18 +62,31 @@ impl Members {
             return;
         }
         let topology = Arc::new(Topology::after(view, Some(&before.topology)));
-        let olds = std::iter::once((before.digest, before.topology.clone()))
+        let older = std::iter::once((before.digest, before.topology.view().clone()))
             .chain(before.older.iter().map(|(digest, old, _)| (*digest, old.clone())))
             .filter(|(old, _)| *old != digest)
-            .take(OLDER_MAX);
-        let older =
-            olds.map(|(old, view)| (old, delta(digest, topology.view(), view.view()), view)).map(|(d, b, t)| (d, t, b)).collect();
-        self.now.store(Arc::new(Known { topology, digest, older }));
+            .take(OLDER_MAX)
+            .map(|(name, old)| {
+                let lacks = delta(digest, topology.view(), &old);
+                (name, old, lacks)
+            })
+            .collect();
+        self.now.store(Arc::new(Known { topology, digest, whole: OnceLock::new(), older }));
     }
 
     /// The view and its rings.
     pub fn topology(&self) -> Arc<Topology> {
         self.now.load().topology.clone()
+    }
+
+    /// The whole view as a reply says it; `None` if it cannot be said.
+    pub fn whole(&self) -> Option<Bytes> {
+        let known = self.now.load();
+        if let Some(whole) = known.whole.get() {
+            return Some(whole.clone());
+        }
+        let message = codec::encode(&known.topology.view().payload()).ok()?;
+        Some(known.whole.get_or_init(|| Bytes::from(message).slice(codec::PREFIX_BYTES..)).clone())
     }
 
     /// What a caller lacks whose view has that digest: nothing if it is up to date, and empty bytes if it has to ask for the view.
@@ -81,7 +101,10 @@ impl Members {
 }
 
 fn delta(digest: u64, view: &View, old: &View) -> Bytes {
-    let nodes: Vec<NodeRow> = view.since(old).cloned().collect();
+    let nodes: Vec<NodeRow> = view.since(old).take(DELTA_ROWS_MAX + 1).cloned().collect();
+    if nodes.len() > DELTA_ROWS_MAX {
+        return Bytes::new();
+    }
     // That a row is no more no delta can say; of a node that had gone it makes no difference.
     let whole = old.rows().filter(|row| state(row) != NodeState::Gone).all(|row| view.node(&row.id).is_some());
     match codec::encode(&ViewPayload { view_id: digest, nodes }) {

@@ -92,6 +92,16 @@ impl Own {
         self.state(NodeRow { weight, held_weight, ..self.row.clone() });
     }
 
+    /// What a former life of this node weighed: it may still hold what a larger weight brought it, on its disk, so that it is looked for
+    /// here until `settle` has passed.
+    pub(super) fn remember(&mut self, former: &NodeRow, now: Duration) {
+        let held_weight = former.held_weight.max(former.weight);
+        if held_weight > self.row.held_weight && former.incarnation < self.row.incarnation && now < self.settle {
+            self.held_until = Some(now + self.settle);
+            self.state(NodeRow { held_weight, ..self.row.clone() });
+        }
+    }
+
     /// Others hold this node for gone at `version`: says that it is not, if that is news. Whether it was.
     ///
     /// It is news as well where something newer was said meanwhile for another reason, unless it is the same event told once more.
@@ -196,6 +206,22 @@ mod tests {
     fn ticked(own: &mut Own, now: Duration) -> (u64, u8, u16, bool) {
         own.tick(now);
         (own.row().version, own.row().state, own.row().ramp, own.row().settled)
+    }
+
+    /// Promise: a node that starts again with a smaller weight is asked for what it held, until it is settled.
+    #[test]
+    fn a_former_weight_is_held() {
+        let mut a = own(160);
+        let former = NodeRow { incarnation: 4, held_weight: 300, ..NodeRow::member("a", 200) };
+        a.remember(&NodeRow { incarnation: 5, ..former.clone() }, s(1));
+        assert_eq!(a.row().held_weight, 100, "its own statement");
+        a.remember(&former, s(2));
+        assert_eq!((a.row().weight, a.row().held_weight), (100, 300));
+        a.tick(s(161));
+        assert_eq!(a.row().held_weight, 300);
+        a.tick(s(162));
+        a.remember(&former, s(163));
+        assert_eq!(a.row().held_weight, 100, "that was long ago");
     }
 
     /// Promise: a newcomer serves at once, takes its keys over in eight steps in half of the settling time, and is settled after it;

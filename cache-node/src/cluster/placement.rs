@@ -25,6 +25,9 @@ const MEGAPIXELS_MIN: f64 = 0.05;
 /// How long a node that could not be reached is left alone.
 const AWAY: Duration = Duration::from_secs(2);
 
+/// How long a pace is believed without another unit: who was slow once is tried again, and may have been cold.
+const PACE_AGE: Duration = Duration::from_secs(20);
+
 /// Nodes that are remembered, at most: those of a view.
 const NODES_MAX: usize = framecache::view::NODES_MAX;
 
@@ -83,7 +86,8 @@ pub struct Paces {
 #[derive(Debug, Default)]
 struct Seen {
     inside: usize,
-    pace: Option<f64>,
+    /// And since when it was not seen anew.
+    pace: Option<(f64, Instant)>,
     /// Not asked before then: it was busy, or could not be reached.
     rests_until: Option<Instant>,
 }
@@ -103,7 +107,8 @@ impl Paces {
         let nodes = self.nodes.lock();
         let Some(seen) = nodes.get(node) else { return Some(Load::default()) };
         let rests = seen.rests_until.is_some_and(|until| Instant::now() < until);
-        (!rests).then_some(Load { inside: seen.inside, workers: 0, pace: seen.pace })
+        let pace = seen.pace.filter(|(_, at)| at.elapsed() < PACE_AGE).map(|(pace, _)| pace);
+        (!rests).then_some(Load { inside: seen.inside, workers: 0, pace })
     }
 
     /// A unit of so many million pixels begins at `node`.
@@ -125,7 +130,11 @@ impl UnderWay<'_> {
     /// It was decoded: its time counts.
     pub fn done(self) {
         let pace = self.begun.elapsed().as_secs_f64() / self.megapixels;
-        self.paces.with(self.node, |seen| seen.pace = Some(seen.pace.map_or(pace, |mean| mean + (pace - mean) * WEIGHT)));
+        let known = |seen: &Seen| seen.pace.filter(|(_, at)| at.elapsed() < PACE_AGE);
+        self.paces.with(self.node, |seen| {
+            let mean = known(seen).map_or(pace, |(mean, _)| mean + (pace - mean) * WEIGHT);
+            seen.pace = Some((mean, Instant::now()));
+        });
     }
 
     /// The place takes nothing before `after` has passed.
@@ -186,6 +195,8 @@ mod tests {
         first.done();
         let seen = paces.load("a").expect("asked");
         assert!((seen.pace.expect("seen") - 0.05).abs() < 1e-6 && seen.inside == 1, "{seen:?}");
+        tokio::time::advance(PACE_AGE).await;
+        assert_eq!(paces.load("a").and_then(|load| load.pace), None, "that was long ago");
         second.busy(Duration::from_millis(50));
         assert_eq!(paces.load("a"), None);
         tokio::time::advance(Duration::from_millis(51)).await;

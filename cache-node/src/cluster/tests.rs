@@ -183,11 +183,9 @@ async fn seeds_may_come_late() {
     nodes.add(early).await;
     sleep(Duration::from_millis(1200)).await;
     assert!(nodes.agree(&[0], &[0]), "alone, and serving");
-    assert!(!nodes.nodes[0].meets(Duration::from_millis(10)).await);
     drop(reserved);
     let late = ClusterSettings { gossip: first, ..settings("n1", &[], &nodes.keys, &nodes.net) };
     nodes.add(late).await;
-    assert!(nodes.nodes[0].meets(Duration::from_secs(3)).await);
     nodes.together().await;
 }
 
@@ -348,12 +346,17 @@ async fn poison_ends_no_node() {
     let mut greeting = [0; seal::DATAGRAM_MAX];
     let (length, from) = socket.recv_from(&mut greeting).expect("greeting");
     assert_eq!(seal.open(from, &mut greeting[..length], std::time::Instant::now()), seal::Opened::Met);
+    // For a while nobody tells it of the others: it knows them all the same.
+    for (from, to) in [(0, 1), (0, 2), (1, 0), (2, 0)] {
+        nodes.net.cut(from, to);
+    }
     socket.send_to(&seal.seal(to, &part).expect("seal"), to).expect("send");
-    until(3, "gossip begins again", || nodes.nodes[0].stats().gossip_restarts == 1).await;
-    for _ in 0..100 {
+    until(2, "gossip begins again", || nodes.nodes[0].stats().gossip_restarts == 1).await;
+    for _ in 0..25 {
         sleep(Duration::from_millis(20)).await;
         assert!(nodes.agree(&[0, 1, 2], &[0, 1, 2]));
     }
+    nodes.net.heal();
     nodes.nodes[0].set_weight(300).await;
     let weighs = |index: usize| view(&nodes.nodes[index]).node("n0").is_some_and(|row| row.weight == 300);
     until(3, "it is heard again", || (0..3).all(weighs)).await;

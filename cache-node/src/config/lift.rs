@@ -21,18 +21,7 @@ const DISK_MIN: u64 = 64 << 20;
 const SEEDS_MAX: usize = 64;
 
 /// Keys of rooms that are not built yet: they are checked, and setting one is answered by a warning.
-const NO_EFFECT_YET: &[&str] = &[
-    "node.roles",
-    "node.weight",
-    "listen.gateway",
-    "listen.gossip",
-    "listen.liveness",
-    "cluster.seeds",
-    "cluster.settle_s",
-    "cluster.keys",
-    "gateway.keys",
-    "auth.issuers",
-];
+const NO_EFFECT_YET: &[&str] = &["listen.gateway", "gateway.keys", "auth.issuers"];
 
 /// What lifting needs at hand: where keys were written, the host, and room for warnings.
 pub(super) struct Lift<'a> {

@@ -208,13 +208,13 @@ fn the_environment_overlays_the_file() {
 /// A key of a room that does not exist is checked, and its writer is told.
 #[test]
 fn keys_without_effect_warn() {
-    let text = "[cluster]\nseeds = ['localhost:1']\n[[bucket]]\nname = 'abc'\nmax_age_s = 5\n";
+    let text = "[gateway]\nkeys = '/k'\n[[bucket]]\nname = 'abc'\nmax_age_s = 5\n";
     let config = parse(text).expect("valid");
     let warnings = config.warnings().join("\n");
-    for part in ["`cluster.seeds` has no effect", "`bucket[0].max_age_s` has no effect"] {
+    for part in ["`gateway.keys` has no effect", "`bucket[0].max_age_s` has no effect"] {
         assert!(warnings.contains(part), "{warnings}");
     }
-    assert!(!warnings.contains("settle"), "only what was set: {warnings}");
+    assert!(!warnings.contains("listen.gateway"), "only what was set: {warnings}");
 }
 
 /// What needs the host is asked of the host, and only by `check_host`.

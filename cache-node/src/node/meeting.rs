@@ -17,6 +17,9 @@ use crate::config::Config;
 /// Longest handshake that proves another node's name.
 const PROOF_MAX: Duration = Duration::from_secs(3);
 
+/// How soon it is seen that rings of a view were made.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+
 /// Longest wait for other nodes at the start: a name that resolves late, or a cluster of which this is the first.
 const MEET_MAX: Duration = Duration::from_secs(5);
 
@@ -55,19 +58,31 @@ impl Prove for ByCertificate {
     }
 }
 
-/// Waits until another node is known, for a while: who answers before that would take everything for its own.
-pub(super) async fn meet(cluster: &Cluster) {
-    let mut views = cluster.views();
-    let met = views.wait_for(|view| view.rows().nth(1).is_some());
-    if tokio::time::timeout(MEET_MAX, met).await.is_err() {
+/// Waits until another node is known, for a while, and until this one goes by it: who answers before that would take everything for its
+/// own.
+pub(super) async fn meet(cluster: &Cluster, members: &Members) {
+    let met = async {
+        let met = cluster.meets(MEET_MAX).await;
+        while met && members.topology().view().members().all(|row| row.id == members.id()) {
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+        met
+    };
+    if !tokio::time::timeout(MEET_MAX, met).await.unwrap_or(false) {
         tracing::warn!("no other node was met within {} s: this one begins alone", MEET_MAX.as_secs());
     }
 }
 
-/// Keeps the members as the cluster's views say, until `stop`.
-pub(super) async fn follow(mut views: watch::Receiver<Arc<View>>, members: Arc<Members>, stop: CancellationToken) {
+/// Keeps the members as the cluster's views say, until `stop`, and links to them alone.
+pub(super) async fn follow(
+    mut views: watch::Receiver<Arc<View>>,
+    members: Arc<Members>,
+    links: Arc<Links>,
+    stop: CancellationToken,
+) {
     loop {
         let view = View::clone(&views.borrow_and_update());
+        links.retain(&view);
         let members = members.clone();
         // Rings of large clusters take milliseconds.
         if tokio::task::spawn_blocking(move || members.join(view)).await.is_err() {

@@ -46,7 +46,7 @@ pub(super) enum From {
     Here,
 }
 
-/// What a fill gives: an entry, or for [`Fill::Head`] one without bytes.
+/// What a fill gives: an entry, or for [`What::Head`] one without bytes.
 pub(super) type FillResult = Result<Entry, ReadError>;
 
 /// Why raw bytes are read, which decides where they are kept.
@@ -79,7 +79,8 @@ impl Reader {
             };
             // Whoever follows a flight that was under way begins later: one more round for the page, at most one for the head.
             if holds || number >= asked {
-                return answer.map_err(|error| in_time(error, "the origin"));
+                let who = if fill.from == From::Server { "the node that serves it" } else { "the origin" };
+                return answer.map_err(|error| in_time(error, who));
             }
             if let (What::Page(object, _, None), Ok(_)) = (&fill.what, &answer) {
                 // The page is here; what is not known is whether it is current.
@@ -178,8 +179,8 @@ impl Reader {
             Purpose::Reply(Some(place)) => InsertHint::As(place),
             Purpose::Reply(None) => InsertHint::Normal,
         };
-        let pin = self.version_for_holders(object, page, pin, deadline).await?;
-        if let Some(entry) = self.page_from_holders(object, page, pin.as_ref(), deadline).await {
+        let wanted = self.version_for_holders(object, page, pin.clone(), deadline).await?;
+        if let Some(entry) = self.page_from_holders(object, page, wanted.as_ref(), deadline).await {
             self.heads.insert(object, entry.head.clone());
             self.store.insert(key, entry.clone(), hint);
             return Ok(entry);

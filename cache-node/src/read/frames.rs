@@ -102,8 +102,13 @@ impl Reader {
 
     /// Whether a picture by `spec` would be refused at the door by now, behind others that take `ahead` bytes; and what it takes.
     pub fn foresees_busy(&self, spec: &DecodeSpec, ahead: u64, deadline: Instant) -> (u64, Option<ReadError>) {
-        let bytes = fixed_bytes(spec).unwrap_or_else(|| self.guess_bytes());
+        let bytes = self.most_bytes(spec);
         (bytes, self.budget.foresees_busy(Level::Frames, bytes, ahead, deadline).map(ReadError::from))
+    }
+
+    /// What `spec` makes of a picture, where it says so; else what is guessed.
+    pub fn most_bytes(&self, spec: &DecodeSpec) -> u64 {
+        fixed_bytes(spec).unwrap_or_else(|| self.guess_bytes())
     }
 
     /// What is reserved for a picture of unknown size: on a small node no more than it ever gives.
@@ -185,7 +190,11 @@ impl Reader {
     }
 
     async fn relay(&self, id: &ObjectId, spec: &DecodeSpec, version: Option<&Version>, terms: &Terms) -> There<Entry> {
-        let most = fixed_bytes(spec).unwrap_or_else(|| self.guess_bytes());
+        // A larger one could wait for memory that waits for it: it is made here.
+        let most = fixed_bytes(spec).unwrap_or_else(|| self.guess_bytes().min(self.budget.floor(Level::Forward)));
+        if most > self.budget.floor(Level::Forward) {
+            return There::Nobody;
+        }
         let _reservation = match self.budget.reserve(Level::Forward, most, terms.deadline).await {
             Ok(reservation) => reservation,
             Err(refused) => return There::Answer(Err(refused.into())),

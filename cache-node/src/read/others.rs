@@ -87,6 +87,11 @@ impl Reader {
                 self.counts.forwards.fetch_add(1, Relaxed);
                 Served::Answer(Ok(lent))
             }
+            // A node's own rules and release are no word on the object.
+            Err(Error {
+                kind: ErrorKind::NotConfigured | ErrorKind::Denied | ErrorKind::Unsupported | ErrorKind::Invalid,
+                ..
+            }) => Served::Nobody,
             Err(error) if error.kind.is_final() => Served::Answer(Err(self.final_error(id, pin, error))),
             Err(error) if Instant::now() >= terms.deadline => {
                 tracing::debug!(%error, "the server of a key did not answer in time");

@@ -93,6 +93,10 @@ impl Reader {
         if page.range().clamp(head.size).is_empty() || self.store.get_ram(&key, Some(&head.version)).is_some() {
             return;
         }
+        if terms.way == Way::Server && self.source(&id.object(), page, terms) == From::Server {
+            // It would not be kept, and so be fetched again for each page before it.
+            return;
+        }
         if self.budget.usage()[FILLS as usize].waiting > 0 {
             // Nobody asked for it yet, and others wait for what they asked for.
             return;

@@ -13,7 +13,7 @@ use framecache::{ByteRange, DecodeSpec, Error, ErrorKind, ObjectId, Page, Tensor
 use tokio::time::Instant;
 use tracing::Instrument;
 
-use super::frames::{fixed_bytes, is_one_off, lost};
+use super::frames::{is_one_off, lost};
 use super::{ReadError, Reader, Terms};
 use crate::budget::{Level, Reservation};
 use crate::cache::{DiskPresence, Entry, Head, InsertHint, frames, pages};
@@ -61,7 +61,7 @@ impl Reader {
         if self.peers.holders(spec.route(id)).is_empty() {
             return None;
         }
-        let most = fixed_bytes(spec).unwrap_or_else(|| self.guess_bytes());
+        let most = self.most_bytes(spec);
         let _reservation = self.budget.reserve(Level::Decode, most, deadline).await.ok()?;
         let entry = self.frame_from_holders(id, spec, version, most, deadline).await?;
         self.store.insert(frames::key(id, spec), entry.clone(), InsertHint::Normal);
@@ -136,16 +136,17 @@ impl Reader {
         terms: &Terms,
     ) -> Option<Result<(Vec<Result<Tensor, ReadError>>, Reservation), ReadError>> {
         let most = output_bytes(probe, specs);
-        let mut reservation = match self.budget.reserve(Level::Delegate, most, terms.deadline).await {
-            Ok(reservation) => reservation,
-            Err(refused) => return Some(Err(refused.into())),
-        };
+        // A larger one could wait for memory that waits for it: it is made here.
+        if most > self.budget.floor(Level::Delegate) {
+            return None;
+        }
+        let mut reservation = self.budget.reserve(Level::Delegate, most, terms.deadline).await.ok()?;
         let until = terms.deadline.min(Instant::now() + THERE_MAX);
         let under_way = self.paces.begin(&node.id, megapixels(probe));
         let made = self.peers.decode(node, id, &head.version, specs, most, &terms.caller, until).await;
         let each = match made {
             Ok(each) => each,
-            Err(error) if error.kind.is_final() => return Some(Err(self.final_error(id, Some(&head.version), error))),
+            Err(error) if is_the_objects(&error) => return Some(Err(self.final_error(id, Some(&head.version), error))),
             Err(Error { kind: ErrorKind::Busy { retry_after }, .. }) => {
                 under_way.busy(retry_after);
                 return None;
@@ -156,7 +157,7 @@ impl Reader {
                 return None;
             }
         };
-        let refused = |made: &Result<Lent, Error>| made.as_ref().is_err_and(|error| !error.kind.is_final());
+        let refused = |made: &Result<Lent, Error>| made.as_ref().is_err_and(|error| !is_the_objects(error));
         if each.len() != specs.len() || each.iter().any(refused) {
             under_way.busy(REFUSED_REST);
             return None;
@@ -311,6 +312,11 @@ impl Reader {
         }
         Ok(whole.freeze())
     }
+}
+
+/// Whether the object is to blame: a node's own limits, rules and release are no word on it.
+fn is_the_objects(error: &Error) -> bool {
+    matches!(error.kind, ErrorKind::NotFound | ErrorKind::Changed | ErrorKind::Undecodable | ErrorKind::OutOfRange)
 }
 
 /// Bytes of all that `specs` make of a picture, or more.

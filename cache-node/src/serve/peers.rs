@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use framecache::object::PAGE_BYTES;
 use framecache::wire::{DecodeBody, Ext, ItemHead, PeekBody, Status, ext};
 use framecache::{DecodeSpec, Page};
 
@@ -40,10 +41,14 @@ async fn held(body: &PeekBody, service: &Arc<Service>, request: &Request) -> Res
         text => Some(text.parse().map_err(|error: framecache::spec::SpecError| refused(Status::Malformed, &error.to_string()))?),
     };
     let piece = spec.as_ref().map_or(Piece::Page(Page::new(body.index)), Piece::Frame);
+    // Before it is read from disk, where many ask at once. A frame that is larger than it seems is made anew by whoever asks.
+    let most = spec.as_ref().map_or(PAGE_BYTES, |spec| service.reader.most_bytes(spec));
+    let mut reserved = service.reader.try_reserve(Level::Peek, most).map_err(|error| Box::new(read_failure(&error)))?;
     let entry = service.reader.held_piece(&id, piece, version.as_ref(), request.deadline).await;
+    let entry = entry.filter(|entry| entry.body.bytes().len() as u64 <= most);
     let entry = entry.ok_or_else(|| refused(Status::NotFound, "not held here"))?;
-    let reserved = service.reader.try_reserve(Level::Peek, entry.body.bytes().len() as u64);
-    Ok((entry, reserved.map_err(|error| Box::new(read_failure(&error)))?))
+    reserved.shrink_to(entry.body.bytes().len() as u64);
+    Ok((entry, reserved))
 }
 
 /// `Decode`: one unit of one version, decoded for the node that keeps it; nothing of it stays here.

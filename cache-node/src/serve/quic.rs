@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use framecache::quic::{self, Windows};
+use framecache::view::{NodeState, state};
 use framecache::wire::stream::{self, StreamError};
 use framecache::wire::{ALPN, Header, ItemHead, Status, Verb, Via, code, ext};
 use rustls::pki_types::CertificateDer;
@@ -20,6 +21,10 @@ use crate::read::{Terms, Way};
 
 /// Most connections at once: 10,000 loaders fit, with room for peers.
 const CONNECTIONS_MAX: usize = 12_000;
+
+/// Streams that a connection may open before its first request; from then on [`Windows::NODE`]'s. Each that may be opened takes memory at
+/// once, and most of ten thousand connections are idle.
+const STREAMS_IDLE: u32 = 16;
 
 /// Handshakes in progress above which a client must prove its address first (QUIC Retry, RFC 9000 section 8.1.2).
 const HANDSHAKES_UNPROVEN_MAX: usize = 200;
@@ -39,7 +44,7 @@ pub fn server_config(mut tls: rustls::ServerConfig) -> Result<quinn::ServerConfi
     let crypto = quinn::crypto::rustls::QuicServerConfig::try_from(tls)?;
     let mut config = quinn::ServerConfig::with_crypto(Arc::new(crypto));
     config
-        .transport_config(Arc::new(quic::transport(Windows::NODE, None)))
+        .transport_config(Arc::new(quic::transport(Windows { streams: STREAMS_IDLE, ..Windows::NODE }, None)))
         .max_incoming(512)
         .incoming_buffer_size(64 << 10)
         .incoming_buffer_size_total(8 << 20)
@@ -79,6 +84,7 @@ async fn connection(incoming: quinn::Incoming, handshake: Entered, service: Arc<
     drop(handshake);
     let _open = service.counts.connections.enter();
     let peer = Arc::new(Peer { certificates: certificates(&connection), proved: OnceLock::new() });
+    let mut asked = false;
     loop {
         let accepted = tokio::select! {
             accepted = connection.accept_bi() => accepted,
@@ -86,6 +92,9 @@ async fn connection(incoming: quinn::Incoming, handshake: Entered, service: Arc<
         };
         // An error is the connection's end, whatever ended it.
         let Ok((send, recv)) = accepted else { return };
+        if !std::mem::replace(&mut asked, true) {
+            connection.set_max_concurrent_bi_streams(Windows::NODE.streams.into());
+        }
         service.tasks.spawn(one(connection.clone(), send, recv, service.clone(), peer.clone()));
     }
 }
@@ -123,9 +132,9 @@ async fn one(
     let verb = Verb::from_number(header.verb);
     let asked = Duration::from_millis(u64::from(header.deadline_ms_left));
     if let Some(known) = header.addition(ext::VIEW).and_then(|bytes| bytes.try_into().ok()).map(u64::from_le_bytes) {
-        answer.tell(service.members.lacks(known));
+        answer.tell(service.members.lacks(known).filter(|_| service.is_open()));
     }
-    let request = match Request::of(header, parsed + asked.min(DEADLINE_MAX), &other) {
+    let request = match Request::of(header, parsed + asked.min(DEADLINE_MAX), &other, &service) {
         Ok(request) => request,
         Err(head) => {
             let _ = answer.item(*head, Default::default()).await;
@@ -136,6 +145,10 @@ async fn one(
     let span = service.span(verb, &request);
     let outcome = async {
         match verb {
+            _ if !service.is_open() => {
+                let head = failure(Status::Unavailable, "this node has not met the others yet");
+                answer.item(head, Default::default()).await.is_ok()
+            }
             // What this node holds it still tells: the others need not fetch it again.
             Some(verb) if service.is_leaving() && verb != Verb::Peek => {
                 answer.item(failure(Status::Leaving, "this node leaves"), Default::default()).await.is_ok()
@@ -183,12 +196,18 @@ fn certificates(connection: &quinn::Connection) -> Vec<CertificateDer<'static>> 
 
 impl Request {
     /// What a header asks for, and on whose behalf: only another node may speak for somebody.
-    fn of(header: Header, deadline: tokio::time::Instant, other: &Peer) -> Result<Self, Box<ItemHead>> {
+    fn of(header: Header, deadline: tokio::time::Instant, other: &Peer, service: &Service) -> Result<Self, Box<ItemHead>> {
         let denied = |why: &str| Box::new(failure(Status::Denied, why));
         let peer = match header.peer() {
             None => None,
             Some(name) => {
                 let proved = other.prove(name).ok_or_else(|| denied("the certificate does not carry that node's name"))?;
+                // Others have certificates too, with names of their own. That a node is not known here yet passes.
+                let topology = service.members.topology();
+                let is_here = topology.view().node(name).is_some_and(|row| state(row) != NodeState::Gone);
+                if !is_here {
+                    return Err(Box::new(failure(Status::Unavailable, format!("no node {name:?} is known here"))));
+                }
                 Some(proved)
             }
         };

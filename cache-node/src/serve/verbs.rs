@@ -71,7 +71,10 @@ pub(super) async fn answer(
             Err(refusal) => refuse(refusal, answer).await,
         },
         Verb::View => match body::<ViewBody>(recv, service).await {
-            Ok(_) => answer.only(encode(&service.members.topology().view().payload())).await,
+            Ok(_) => match service.members.whole() {
+                Some(view) => answer.item(ItemHead { last: true, ..ItemHead::default() }, view).await,
+                None => answer.item(failure(Status::Internal, "the view cannot be said"), Bytes::new()).await,
+            },
             Err(refusal) => refuse(refusal, answer).await,
         },
         Verb::Explain => match body::<ExplainBody>(recv, service).await {

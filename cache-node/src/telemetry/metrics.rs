@@ -99,6 +99,7 @@ pub const METRICS: &[Row] = &[
     row("cluster", "framecache_cluster_refutations_total", Counter, Count, &[], "Times that others held this node for gone and it said that it is not."),
     row("cluster", "framecache_cluster_losses_total", Counter, Count, &[], "Times that this node held another for gone."),
     row("cluster", "framecache_cluster_views_total", Counter, Count, &[], "Views published."),
+    row("cluster", "framecache_cluster_gossip_restarts_total", Counter, Count, &[], "Times that gossip failed on what was said and began anew."),
     row("cluster", "framecache_peeks_total", Counter, Count, &[], "Times that another node was asked whether it holds something."),
     row("cluster", "framecache_peek_hits_total", Counter, Count, &[], "Times that it did: pages and frames that needed no origin and no decoder."),
     row("cluster", "framecache_forwards_total", Counter, Count, &[], "Pages, ranges, frames and heads from the node that serves their key."),

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use super::failure::Failure;
 use super::output::print;
 use crate::view::{NodeState, state};
-use crate::wire::NodeRow;
+use crate::wire::{NodeRow, RAMP_FULL};
 use crate::{Call, Client, Error};
 
 /// Nodes that are asked at once.
@@ -18,7 +18,7 @@ const AT_ONCE: usize = 32;
     after_help = "Examples:\n  framecache status\n  framecache --addr cache-0.cache:4433 status --json | jq '.nodes[].state'"
 )]
 pub struct Arguments {
-    /// One JSON document: {"nodes": [{id, address, state, weight, roles, status | error}]}
+    /// One JSON document: {"nodes": [{id, address, state, weight, share, ramp, settled, roles, status | error}]}
     #[arg(long)]
     pub json: bool,
 }
@@ -32,10 +32,13 @@ impl Arguments {
             let said = client.node_status(&row, call).await;
             (row, said)
         };
+        let whole = rows.iter().map(share_of).sum();
         let nodes: Vec<(NodeRow, Said)> = futures::stream::iter(rows).map(ask).buffered(AT_ONCE).collect().await;
         match self.json {
-            true => print(&format!("{:#}\n", json!({"nodes": nodes.iter().map(document).collect::<Vec<_>>()})))?,
-            false => print(&nodes.iter().map(shown).collect::<String>())?,
+            true => {
+                print(&format!("{:#}\n", json!({"nodes": nodes.iter().map(|node| document(node, whole)).collect::<Vec<_>>()})))?
+            }
+            false => print(&nodes.iter().map(|node| shown(node, whole)).collect::<String>())?,
         }
         match nodes.iter().filter(|(_, said)| said.is_err()).count() {
             0 => Ok(()),
@@ -44,17 +47,28 @@ impl Arguments {
     }
 }
 
-fn shown((row, said): &(NodeRow, Said)) -> String {
+fn shown((row, said): &(NodeRow, Said), whole: f64) -> String {
     let said = match said {
         Ok(lines) => table(lines, "  "),
         Err(error) => format!("  {error}\n"),
     };
-    format!("{}  {}  {}  weight {}  {}\n{said}", row.id, state_name(row), row.quic, weight(row), row.roles.join(","))
+    let share = percent(share_of(row) / whole);
+    let (ramp, settled) = (percent(ramp(row)), if row.settled { "settled" } else { "new" });
+    format!(
+        "{}  {}  {}  weight {} ({share} of the keys)  serves {ramp} of them, {settled}  {}\n{said}",
+        row.id,
+        state_name(row),
+        row.quic,
+        weight(row),
+        row.roles.join(",")
+    )
 }
 
-fn document((row, said): &(NodeRow, Said)) -> Value {
-    let mut node =
-        json!({"id": row.id, "address": row.quic, "state": state_name(row), "weight": weight(row), "roles": row.roles});
+fn document((row, said): &(NodeRow, Said), whole: f64) -> Value {
+    let mut node = json!({
+        "id": row.id, "address": row.quic, "state": state_name(row), "weight": weight(row), "roles": row.roles,
+        "share": share_of(row) / whole.max(f64::MIN_POSITIVE), "ramp": ramp(row), "settled": row.settled,
+    });
     match said {
         Ok(lines) => node["status"] = object(lines),
         Err(error) => node["error"] = error.to_string().into(),
@@ -71,6 +85,21 @@ pub(super) fn table(lines: &[(String, String)], indent: &str) -> String {
 /// The same for programs.
 pub(super) fn object(lines: &[(String, String)]) -> Value {
     lines.iter().map(|(name, value)| (name.clone(), Value::from(value.as_str()))).collect::<Map<_, _>>().into()
+}
+
+/// What a member has of the whole, by weight.
+fn share_of(row: &NodeRow) -> f64 {
+    let is_member = state(row) == NodeState::Serving && row.roles.iter().any(|role| role == "cache");
+    if is_member { weight(row) } else { 0.0 }
+}
+
+/// How much of its keys a node serves by now.
+fn ramp(row: &NodeRow) -> f64 {
+    f64::from(row.ramp.min(RAMP_FULL)) / f64::from(RAMP_FULL)
+}
+
+fn percent(part: f64) -> String {
+    format!("{:.0} %", if part.is_finite() { part * 100.0 } else { 0.0 })
 }
 
 /// As the configuration has it.

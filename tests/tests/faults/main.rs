@@ -1,5 +1,6 @@
 //! Real processes in trouble: frozen, cut off, behind a bad network. Whoever reads meanwhile gets the right bytes, soon.
 
+mod batch;
 mod frozen;
 mod lossy;
 mod partition;

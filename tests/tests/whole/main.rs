@@ -2,6 +2,7 @@
 
 mod cluster;
 mod deaths;
+mod fleets;
 mod herd;
 mod hostile;
 mod moves;

@@ -156,3 +156,64 @@ async fn decoders_decode_for_owners() {
     client.close().await;
     cluster.stop().await;
 }
+
+/// Promise: where all decoding is another node's and the frames' memory of both owners is full, everybody gets on: no circle, no timeout.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn full_owners_and_a_decoder_get_on() {
+    let options = Options { roles: &["cache", "cache", "decode"], memory: "280MiB", ram: "16MiB", ..Options::default() };
+    let cluster = cluster(3, options).await;
+    let ids: Vec<ObjectId> = (0..PICTURES).map(|index| id(&format!("{index}.jpg"))).collect();
+    let loaders: Vec<_> = (0..12usize)
+        .map(|loader| {
+            let (client, ids) = (cluster.client_of(loader % 2), ids.clone());
+            tokio::spawn(async move {
+                // Large, and another one for each loader: nobody finds what another asked for.
+                let spec = format!("image?size={}x1000", 1000 + loader).parse().expect("spec");
+                let batch = Batch::new(ids.len(), 256 * MIB);
+                let call = framecache::Call { timeout: Some(std::time::Duration::from_secs(120)), ..Default::default() };
+                let outcomes = client.images(&ids, &spec, &batch, &call).await;
+                client.close().await;
+                outcomes.into_iter().filter_map(Result::err).collect::<Vec<_>>()
+            })
+        })
+        .collect();
+    for loader in loaders {
+        let errors = loader.await.expect("task");
+        assert!(errors.is_empty(), "{} failed, the first: {:?}", errors.len(), errors[0]);
+    }
+    let jobs = cluster.jobs();
+    assert_eq!((jobs[0], jobs[1]), (0, 0), "the owners decoded: {jobs:?}");
+    cluster.stop().await;
+}
+
+/// Promise: however many ask for random ranges of one cold object through all nodes at once, the origin gives each page once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_crowd_costs_one_get_a_page() {
+    let soak = std::env::var_os("FRAMECACHE_SOAK").is_some();
+    let (clients, pages) = if soak { (1000, 64) } else { (100, 16) };
+    let cluster = Cluster::start(3, Options { ram: "256MiB", ..Options::default() }).await;
+    let object = std::sync::Arc::new(stamped(5, pages << 20));
+    cluster.put("cold", &object);
+    let readers: Vec<_> = (0..clients)
+        .map(|reader| {
+            let (client, object) = (cluster.client_of(reader % 3), object.clone());
+            tokio::spawn(async move {
+                let mut dice = framecache_tests::dice::Dice::new(reader as u64);
+                for _ in 0..4 {
+                    let start = dice.within(0..object.len() as u64);
+                    let length = dice.within(1..200_000);
+                    let raw = client.read(&id("cold"), start, Some(length), &Default::default()).await.expect("read");
+                    let end = (start + length).min(object.len() as u64);
+                    assert!(raw.bytes == object[start as usize..end as usize], "{start} + {length}");
+                }
+                client.close().await;
+            })
+        })
+        .collect();
+    for reader in readers {
+        reader.await.expect("task");
+    }
+    let (gets, repeats) = (cluster.origin_gets("cold"), cluster.origin_repeats().await);
+    assert!(gets <= pages as u64 + repeats, "{gets} GETs for {pages} pages, {repeats} repeats");
+    cluster.stop().await;
+}
