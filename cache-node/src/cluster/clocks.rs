@@ -11,6 +11,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use super::rumour::NUMBER_MAX;
+
 /// Time between two pings to the same node in a small cluster: six chances to be heard before it counts as silent.
 const INTERVAL_MIN: Duration = Duration::from_millis(500);
 
@@ -84,7 +86,7 @@ impl Beat {
         bytes
     }
 
-    /// Longer ones are of a later release, and begin the same.
+    /// Longer ones are of a later release, and begin the same. Numbers that no row has are refused.
     pub(super) fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let (pong, rest) = bytes.split_first()?;
         let (version, rest) = rest.split_first_chunk()?;
@@ -94,7 +96,8 @@ impl Beat {
         let gone = *rest.first()? != 0;
         let number = |bytes: &[u8; 8]| u64::from_le_bytes(*bytes);
         let yours = (number(incarnation), number(known), gone);
-        Some(Self { pong: *pong != 0, version: number(version), progress: number(progress), yours })
+        let beat = Self { pong: *pong != 0, version: number(version), progress: number(progress), yours };
+        (beat.version.max(yours.0).max(yours.1) <= NUMBER_MAX).then_some(beat)
     }
 }
 
@@ -107,7 +110,7 @@ pub(super) struct Heard {
     pub(super) told_gone: Option<u64>,
     /// Whose own row is newer than what we know of it.
     pub(super) ahead: BTreeSet<String>,
-    /// At which version of our row each node knows us.
+    /// At which version of our row each node that counts knows us.
     pub(super) known_at: BTreeMap<String, u64>,
 }
 
@@ -189,13 +192,24 @@ impl Clocks {
         .collect()
     }
 
+    /// What is believed of a beat that came from there. Its seal is everybody's, the name in it anybody's: what it tells of rows is its
+    /// sender's word only from where that life is known to be.
+    pub(super) fn believed(&self, life: &Life, from: SocketAddr, beat: Beat) -> Beat {
+        match self.clocks.get(life) {
+            Some(clock) if clock.target.address == from => beat,
+            _ => Beat { version: 0, yours: (0, 0, false), ..beat },
+        }
+    }
+
     /// A ping or pong came from that life of a node. What to answer, if it was a ping: what we hold of it.
     pub(super) fn beat(&mut self, life: &Life, beat: &Beat, now: Duration) -> Option<(u64, u64, bool)> {
         let own = self.incarnation;
         let Some(clock) = self.clocks.get_mut(life) else { return (!beat.pong).then_some((0, 0, false)) };
         clock.claims = clock.claims.max(beat.version);
         if beat.yours.0 == own {
-            clock.knows_us_at = clock.knows_us_at.max(beat.yours.1);
+            if clock.target.counts {
+                clock.knows_us_at = clock.knows_us_at.max(beat.yours.1);
+            }
             clock.told_gone = (beat.yours.2 && clock.target.counts).then_some(beat.yours.1);
         }
         if beat.progress != clock.progress {
@@ -276,6 +290,9 @@ mod tests {
     fn beats_round_trip() {
         let beat = Beat { pong: true, version: 7, progress: 1 << 40, yours: (3, 5, true) };
         assert_eq!(Beat::from_bytes(&beat.to_bytes()), Some(beat));
+        for forged in [Beat { version: u64::MAX, ..beat }, Beat { yours: (3, NUMBER_MAX + 1, true), ..beat }] {
+            assert_eq!(Beat::from_bytes(&forged.to_bytes()), None);
+        }
         assert!((0..Beat::BYTES).all(|length| Beat::from_bytes(&beat.to_bytes()[..length]).is_none()));
     }
 
@@ -320,6 +337,22 @@ mod tests {
             let stalled = clocks.heard(at(second * 1000)).silent;
             assert_eq!(stalled.contains_key(&("n1".into(), 1)), second >= 16, "{second} s");
             assert!(!stalled.contains_key(&("n2".into(), 1)), "{second} s");
+        }
+    }
+
+    /// Promise: what a beat tells of rows is believed from its sender's own address alone, and of those who count alone.
+    #[test]
+    fn words_in_anothers_name_are_not_believed() {
+        // What we are told, from which port, by one who counts; the version at which we are then known.
+        let cases = [(1, true, 8), (2, true, 0), (1, false, 0)];
+        for (port, counts, known_at) in cases {
+            let mut clocks = Clocks::new(9);
+            clocks.aim(9, &[Target { counts, ..target(1) }], at(0));
+            let life = target(1).life;
+            let beat = clocks.believed(&life, target(port).address, Beat { yours: (9, 8, true), ..pong(1) });
+            clocks.beat(&life, &beat, at(100));
+            let heard = clocks.heard(at(100));
+            assert_eq!((heard.known_at["n1"], heard.told_gone), (known_at, (known_at > 0).then_some(8)), "{port} {counts}");
         }
     }
 

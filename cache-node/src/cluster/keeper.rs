@@ -53,12 +53,13 @@ const JUDGE_AGAIN: Duration = Duration::from_millis(500);
 /// Time between two looks at the key file.
 const KEYS_LOOK: Duration = Duration::from_secs(2);
 
-/// Time between two complaints about a rival, and between two starts of gossip that failed.
-const RIVAL_COMPLAINT: Duration = Duration::from_secs(60);
+/// Time between two complaints about the same, which whoever has the key could else write into the log without end; and between two
+/// starts of gossip that failed.
+const COMPLAINT: Duration = Duration::from_secs(60);
 const GOSSIP_PAUSE: Duration = Duration::from_secs(1);
 
 /// Gossip of that age has told of everybody.
-const GOSSIP_YOUNG: Duration = Duration::ZERO;
+const GOSSIP_YOUNG: Duration = Duration::from_secs(60);
 
 /// What the face asks for. Answered when the others know, or the keeper gave up waiting for it.
 pub(super) enum Command {
@@ -132,9 +133,27 @@ pub(super) struct Times {
     seeds: Option<Instant>,
     keys: Instant,
     keys_fail: bool,
-    complained: Option<Instant>,
+    rival: Complaint,
+    early: Complaint,
+    unsaid: Complaint,
+    refuted: Complaint,
     gossip_started: Instant,
     turn: usize,
+}
+
+/// When something was complained of last.
+#[derive(Default)]
+struct Complaint(Option<Instant>);
+
+impl Complaint {
+    /// Whether it is time to do so (again).
+    fn is_due(&mut self, now: Instant) -> bool {
+        let due = self.0.is_none_or(|then| now - then >= COMPLAINT);
+        if due {
+            self.0 = Some(now);
+        }
+        due
+    }
 }
 
 impl LastJudged {
@@ -153,7 +172,10 @@ impl Times {
             seeds: None,
             keys: now,
             keys_fail: false,
-            complained: None,
+            rival: Complaint::default(),
+            early: Complaint::default(),
+            unsaid: Complaint::default(),
+            refuted: Complaint::default(),
             gossip_started: now,
             turn: 0,
         }
@@ -223,7 +245,17 @@ impl Keeper {
             tracing::error!("gossip tells of more nodes than a cluster may have; it begins again");
             return self.restart_gossip().await;
         };
+        let unix_ms = unix_ms();
         for (row, rumour, gossip) in news.said {
+            if !self.membership.is_due(&row, unix_ms) {
+                if self.times.early.is_due(Instant::now()) {
+                    tracing::warn!(
+                        node = row.id,
+                        "node began more than a day from now, by our clock: set both clocks; it is not heard"
+                    );
+                }
+                continue;
+            }
             // Our own statement, or of a former life of ours, comes back to us.
             let former = row.id == self.own.row().id && row.incarnation <= self.own.row().incarnation;
             if former {
@@ -255,10 +287,14 @@ impl Keeper {
         }
         self.own.tick(now);
         self.answer_rival(heard, instant);
-        let told = heard.told_gone.max(self.membership.told_gone(self.own.row()));
+        // Who knows more of us than we said was told so by somebody else.
+        let known = heard.known_at.values().copied().max().filter(|version| *version > self.own.row().version);
+        let told = heard.told_gone.max(self.membership.told_gone(self.own.row())).max(known);
         if told.is_some_and(|version| self.own.refute(version, now)) {
             add(&self.counters.refutations);
-            tracing::warn!(version = self.own.row().version, "others held this node for gone; it says that it is not");
+            if self.times.refuted.is_due(instant) {
+                tracing::warn!(version = self.own.row().version, "others held this node for gone; it says that it is not");
+            }
         }
         let judged = &self.judged;
         let same = Arc::ptr_eq(&judged.heard, heard) && judged.own == (self.own.row().incarnation, self.own.row().version);
@@ -276,8 +312,7 @@ impl Keeper {
 
     /// Makes the view of what is known now.
     fn judge(&mut self, heard: &Arc<Heard>, now: Instant) {
-        let unix_s = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-        let judged = self.membership.judge(self.own.row(), heard, unix_s);
+        let judged = self.membership.judge(self.own.row(), heard, unix_ms() / 1000);
         for id in &judged.lost {
             add(&self.counters.losses);
             tracing::warn!(node = id, "node is gone: more than half of the others cannot hear it");
@@ -309,13 +344,12 @@ impl Keeper {
 
     /// A later life of our own name: takes the name back from one that is over, complains of one that is not.
     fn answer_rival(&mut self, heard: &Heard, now: Instant) {
-        let Some((rival, lives)) = self.membership.rival(self.own.row(), heard) else { return };
+        let Some((rival, lives)) = self.membership.rival(self.own.row(), heard, unix_ms()) else { return };
         let (address, incarnation) = (rival.quic.clone(), rival.incarnation);
         if !lives {
             return self.own.succeed(incarnation);
         }
-        if self.times.complained.is_none_or(|then| now - then >= RIVAL_COMPLAINT) {
-            self.times.complained = Some(now);
+        if self.times.rival.is_due(now) {
             let id = &self.own.row().id;
             tracing::error!(
                 node = id,
@@ -332,7 +366,10 @@ impl Keeper {
             return;
         }
         let Some(row) = row_to_text(self.own.row()) else {
-            return tracing::error!(row = ?self.own.row(), "own row passes a bound and cannot be said");
+            if self.times.unsaid.is_due(Instant::now()) {
+                tracing::error!(row = ?self.own.row(), "own row passes a bound and cannot be said");
+            }
+            return;
         };
         self.gossip.say(&row, &rumour).await;
         if self.said.0 != *self.own.row() {
@@ -438,6 +475,11 @@ impl Keeper {
             Err(_) => {}
         }
     }
+}
+
+fn unix_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
 }
 
 impl Chains {

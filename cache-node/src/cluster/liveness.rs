@@ -193,6 +193,7 @@ impl Ear {
             Opened::Refused(refusal) => return self.counters.refuse(refusal),
         };
         add(&self.counters.liveness);
+        let beat = self.clocks.believed(&life, from, beat);
         if let Some(yours) = self.clocks.beat(&life, &beat, self.since(now)) {
             self.send(from, true, version, yours);
         }

@@ -1,7 +1,9 @@
 //! Who is in the cluster: from what nodes say of themselves and of each other to the view that is published. Values in, values out.
 //!
 //! * A row counts once its node has proved by certificate that it is called so, for one life (incarnation) at one address; until
-//!   then the last one that counted stands. Whoever has the cluster's key alone can make nobody believe in a node, or in its end.
+//!   then the last one that counted stands, and hears on. Whoever has the cluster's key alone can make nobody believe in a node.
+//!   Rows are not signed, so it can speak in a node's name for seconds: the node sees that and lives anew ([`super::own`]).
+//! * Lives that begin more than [`AHEAD`] from now are no lives: so there is always room for a later one above a forged one.
 //! * A node is lost when more than half of the live others cannot hear it. Live others are this node and those that count, are not
 //!   lost themselves, and are heard here; so the only other's word is enough, a link that is cut between two of three is not, and
 //!   each side of a partition goes on by itself.
@@ -24,6 +26,13 @@ use super::rumour::{Gone, Rumour, liveness_of};
 
 /// Seconds that a gone node stays in the view: a client that was away for longer asks for the whole view.
 const GONE_KEPT_S: u64 = 600;
+
+/// A clock may be wrong by that much: a day, as for certificates. Whoever is further ahead is not heard, in ms.
+const AHEAD: u64 = 24 * 3600 * 1000;
+
+/// How far apart the clocks of two nodes may be so that a life above any that was heard is heard everywhere, in ms: a later life of our
+/// own name is heard for as much longer, and answered by as much later.
+const SKEW: u64 = 5000;
 
 /// What this node knows of the others.
 #[derive(Debug)]
@@ -59,6 +68,12 @@ impl Membership {
         Self { me: me.into(), entries: BTreeMap::new() }
     }
 
+    /// Whether that life may have begun, by our clock.
+    pub(super) fn is_due(&self, row: &NodeRow, unix_ms: u64) -> bool {
+        let skew = if row.id == self.me { SKEW } else { 0 };
+        row.incarnation <= unix_ms.saturating_add(AHEAD + skew)
+    }
+
     /// A node said this, or somebody passed it on. False if there are too many nodes.
     pub(super) fn hear(&mut self, row: NodeRow, rumour: Rumour, gossip: SocketAddr) -> bool {
         if !self.entries.contains_key(&row.id) && self.entries.len() >= NODES_MAX {
@@ -71,14 +86,19 @@ impl Membership {
             rumour: Rumour::default(),
             gone: None,
         });
-        if age(&row) < age(&entry.stated) {
-            return true;
+        let counted = entry.counted.as_ref().filter(|counted| proof(counted) == proof(&row));
+        let (counts, newer) = (counted.is_some(), counted.is_some_and(|counted| age(&row) > age(counted)));
+        let newest = age(&row) >= age(&entry.stated);
+        // A later life without proof hides nothing that the one which counts says.
+        if newest || newer {
+            (entry.gossip, entry.rumour) = (gossip, rumour);
         }
-        (entry.gossip, entry.rumour) = (gossip, rumour);
-        if entry.counted.as_ref().is_some_and(|counted| proof(counted) == proof(&row)) {
+        if newer || (newest && counts) {
             entry.counted = Some(row.clone());
         }
-        entry.stated = row;
+        if newest {
+            entry.stated = row;
+        }
         true
     }
 
@@ -103,17 +123,19 @@ impl Membership {
         }
     }
 
-    /// A life of our own name that began later by the clock: its row, and whether it is heard.
+    /// A life of our own name that began later by the clock: its row, and whether it is heard. One that is over is told of when a
+    /// still later one would be heard by everybody.
     ///
     /// The later start has the name. If that life is over (a predecessor whose clock went wrong), this node takes the name back with
     /// a still later incarnation. If it is not, two nodes are configured with one name: this one, which started earlier, yields, and
     /// says so loudly, but stays; when the other is gone it is back. Were it the other way round, every restart would have to wait
     /// until its predecessor is known to be dead.
-    pub(super) fn rival(&self, own: &NodeRow, heard: &Heard) -> Option<(&NodeRow, bool)> {
+    pub(super) fn rival(&self, own: &NodeRow, heard: &Heard, unix_ms: u64) -> Option<(&NodeRow, bool)> {
         let rival = &self.entries.get(&self.me)?.stated;
         let lives =
             state(rival) != NodeState::Gone && proof(rival).2 != proof(own).2 && !heard.is_silent(&life(rival), rival.version);
-        (rival.incarnation > own.incarnation).then_some((rival, lives))
+        let answered = lives || rival.incarnation <= unix_ms.saturating_add(AHEAD - SKEW);
+        (rival.incarnation > own.incarnation && answered).then_some((rival, lives))
     }
 
     /// The newest version of `own` at which anybody who counts holds it for gone.

@@ -183,7 +183,7 @@ fn the_later_start_has_the_name() {
         assert!(membership.hear(NodeRow { incarnation, quic: quic.into(), ..row("me", 2) }, Rumour::default(), address()));
         membership
     };
-    let lives = |membership: &Membership, heard: &Heard| membership.rival(&own, heard).map(|(_, lives)| lives);
+    let lives = |membership: &Membership, heard: &Heard| membership.rival(&own, heard, NOW * 1000).map(|(_, lives)| lives);
     assert_eq!(lives(&Membership::new("me"), &Heard::default()), None);
     assert_eq!(lives(&rival(1, "x:1"), &Heard::default()), None, "a former life");
     assert_eq!(lives(&rival(7, "me:1"), &Heard::default()), Some(false), "nobody else can be at our address");
@@ -194,6 +194,51 @@ fn the_later_start_has_the_name() {
     assert_eq!(other.judge(&own, &Heard::default(), NOW).view.node("me").map(|row| row.incarnation), Some(1));
     other.prove(&NodeRow { incarnation: 7, quic: "x:1".into(), ..row("me", 2) });
     assert_eq!(other.judge(&own, &Heard::default(), NOW).view.node("me").map(|row| row.incarnation), Some(7));
+}
+
+/// Promise: a forged later life without proof hides nothing that the life which counts says; not its end either.
+#[test]
+fn forged_lives_hide_nothing() {
+    for state in [1, 3] {
+        let mut membership = membership(&[("a", Rumour::default()), ("b", Rumour::default())]);
+        let forged = NodeRow { incarnation: 77, quic: "x:1".into(), state, ..row("a", 2) };
+        assert!(membership.hear(forged, Rumour::default(), address()));
+        assert!(membership.hear(NodeRow { weight: 300, ..row("a", 4) }, Rumour::default(), address()));
+        let weight = |membership: &mut Membership| {
+            let view = membership.judge(&row("me", 2), &Heard::default(), NOW).view;
+            view.node("a").map(|row| (row.incarnation, row.weight, row.state))
+        };
+        let serving = row("a", 2).state;
+        assert_eq!(weight(&mut membership), Some((1, 300, serving)), "{state}");
+        assert!(membership.hear(row("a", 2), Rumour::default(), address()), "older news");
+        assert_eq!(weight(&mut membership), Some((1, 300, serving)), "{state}");
+        assert!(membership.hear(NodeRow { state: 3, ..row("a", 6) }, Rumour::default(), address()));
+        assert_eq!(weight(&mut membership), Some((1, 100, 3)), "{state}");
+    }
+}
+
+/// Promise: whatever later life of a node somebody forges, the node is heard above it by everybody within seconds: lives from afar
+/// are not heard, and its own clock need not be theirs to the second.
+#[test]
+fn no_forged_life_is_the_last() {
+    let now = NOW * 1000;
+    let me = |incarnation| NodeRow { incarnation, state: 3, ..row("me", 2) };
+    // Relative to what the others hear at most; seconds by which our clock is ahead of theirs; after how long we answer, in ms.
+    let cases = [(-3_600_000, 0, 0), (-5000, 0, 0), (0, 0, 5000), (0, 4, 1000), (0, -5, 10_000)];
+    for (beyond, ahead_s, after) in cases {
+        let incarnation = (now + AHEAD).checked_add_signed(beyond).expect("a time");
+        let ours = now.checked_add_signed(ahead_s * 1000).expect("a time");
+        let mut membership = Membership::new("me");
+        assert!(membership.is_due(&me(incarnation), ours), "what others hear we hear: {beyond} {ahead_s}");
+        assert!(membership.hear(me(incarnation), Rumour::default(), address()));
+        let answered = |ms| membership.rival(&row("me", 2), &Heard::default(), ours + ms).is_some();
+        assert!(answered(after) && (after == 0 || !answered(after - 1)), "{beyond} {ahead_s}");
+        let others = Membership::new("b");
+        assert!(others.is_due(&me(incarnation + 1), now + after), "what we answer others hear: {beyond} {ahead_s}");
+    }
+    for (id, incarnation) in [("me", now + AHEAD + SKEW + 1), ("a", now + AHEAD + 1), ("a", 1 << 53), ("a", u64::MAX)] {
+        assert!(!Membership::new("me").is_due(&NodeRow { incarnation, ..row(id, 2) }, now), "{id} {incarnation}");
+    }
 }
 
 /// Promise: there are never more nodes than a view holds, and those that are here come before those that are gone.

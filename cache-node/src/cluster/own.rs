@@ -7,6 +7,9 @@
 //! a node that starts alone waits for nothing. The ramp grows in [`RAMP_STEPS`] steps over the first half of `settle`; a member of
 //! `settle` is settled. A node that returns after it was held for gone keeps its ramp, for it still has its bytes, and is unsettled,
 //! for others filled in its place meanwhile. If that happens often, it stays off the ring for longer each time.
+//!
+//! Nobody but the node can state its row, yet whoever has the cluster's key can write one in its name: above what it said, or of a
+//! life that never was. The node sees that and goes on as a new life, above all of it, at most once in [`RENEW_GAP`].
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -30,6 +33,9 @@ const SAME_EVENT: Duration = Duration::from_secs(10);
 const PENANCE_MAX: Duration = Duration::from_secs(60);
 const REFUTATIONS_KEPT: usize = 7;
 
+/// Time between two new lives: each is proved anew by everybody, and nobody's forgery may make that a flood.
+const RENEW_GAP: Duration = Duration::from_secs(2);
+
 /// The own row, and what will become of it.
 #[derive(Debug)]
 pub(super) struct Own {
@@ -45,6 +51,9 @@ pub(super) struct Own {
     refuted: VecDeque<Duration>,
     /// The newest judgement that it was told of.
     told: u64,
+    /// The incarnation above which it has to live, and when it began to live anew last.
+    beyond: Option<u64>,
+    renewed: Option<Duration>,
 }
 
 impl Own {
@@ -55,7 +64,18 @@ impl Own {
         let held_weight = row.weight;
         let row = NodeRow { version: 2, state: number(NodeState::Serving), ramp, settled: known, held_weight, ..row };
         let (member_since, ramp_since) = (Duration::ZERO, Duration::ZERO);
-        Self { row, settle, member_since, ramp_since, penance_until: None, held_until: None, refuted: VecDeque::new(), told: 0 }
+        Self {
+            row,
+            settle,
+            member_since,
+            ramp_since,
+            penance_until: None,
+            held_until: None,
+            refuted: VecDeque::new(),
+            told: 0,
+            beyond: None,
+            renewed: None,
+        }
     }
 
     pub(super) fn row(&self) -> &NodeRow {
@@ -64,6 +84,7 @@ impl Own {
 
     /// What time alone changes.
     pub(super) fn tick(&mut self, now: Duration) {
+        self.renew(now);
         let mut row = self.row.clone();
         if self.penance_until.is_some_and(|until| until <= now) {
             self.penance_until = None;
@@ -92,9 +113,13 @@ impl Own {
         self.state(NodeRow { weight, held_weight, ..self.row.clone() });
     }
 
-    /// What a former life of this node weighed: it may still hold what a larger weight brought it, on its disk, so that it is looked for
-    /// here until `settle` has passed.
+    /// A row of this name, not of a later life, came back. What a former life weighed it may still hold, on its disk, so that it is
+    /// looked for here until `settle` has passed. What this life never said, somebody else said in its name: it lives anew.
     pub(super) fn remember(&mut self, former: &NodeRow, now: Duration) {
+        let version = (former.incarnation == self.row.incarnation).then_some(former.version);
+        if version > Some(self.row.version) || (version == Some(self.row.version) && *former != self.row) {
+            self.succeed(former.incarnation);
+        }
         let held_weight = former.held_weight.max(former.weight);
         if held_weight > self.row.held_weight && former.incarnation < self.row.incarnation && now < self.settle {
             self.held_until = Some(now + self.settle);
@@ -105,10 +130,17 @@ impl Own {
     /// Others hold this node for gone at `version`: says that it is not, if that is news. Whether it was.
     ///
     /// It is news as well where something newer was said meanwhile for another reason, unless it is the same event told once more.
+    /// A version that was never said is no judgement but a forgery: the node lives anew. It is told until then, and for a moment after.
     pub(super) fn refute(&mut self, version: u64, now: Duration) -> bool {
+        if version > self.row.version {
+            if !self.is_renewed(now) {
+                self.succeed(self.row.incarnation);
+            }
+            return false;
+        }
         let unknown = version > self.told && self.refuted.back().is_none_or(|then| now.saturating_sub(*then) >= SAME_EVENT);
         self.told = self.told.max(version);
-        if self.row.state == number(NodeState::Gone) || !(unknown || version >= self.row.version) {
+        if self.row.state == number(NodeState::Gone) || !(unknown || version == self.row.version) {
             return false;
         }
         self.refuted.retain(|then| now.saturating_sub(*then) < FLAPPING_WINDOW);
@@ -116,7 +148,7 @@ impl Own {
             self.refuted.pop_front();
         }
         self.refuted.push_back(now);
-        let mut row = NodeRow { settled: false, version: version.max(self.row.version), ..self.row.clone() };
+        let mut row = NodeRow { settled: false, ..self.row.clone() };
         // Zero of the first time is no time off the ring.
         let penance = penance(self.refuted.len());
         if row.state != number(NodeState::Leaving) && !penance.is_zero() {
@@ -141,12 +173,26 @@ impl Own {
         self.state(NodeRow { state: number(NodeState::Gone), ..self.row.clone() });
     }
 
-    /// Takes the name from a life of it that began later by the clock and is over: a predecessor with a clock that went wrong.
+    /// Takes the name, soon, from that life of it, which is over (a predecessor with a clock that went wrong) or never was.
     pub(super) fn succeed(&mut self, incarnation: u64) {
-        if incarnation >= self.row.incarnation {
-            self.row.incarnation = incarnation.saturating_add(1);
-            self.row.version = next(self.row.version);
+        self.beyond = self.beyond.max(Some(incarnation));
+    }
+
+    fn renew(&mut self, now: Duration) {
+        if self.is_renewed(now) {
+            return;
         }
+        let beyond = self.beyond.take().filter(|beyond| *beyond >= self.row.incarnation);
+        // The last word stands: nobody would prove another life of who is gone.
+        if let Some(beyond) = beyond.filter(|_| self.row.state != number(NodeState::Gone)) {
+            self.row.incarnation = beyond.saturating_add(1);
+            self.row.version = next(self.row.version);
+            (self.told, self.renewed) = (0, Some(now));
+        }
+    }
+
+    fn is_renewed(&self, now: Duration) -> bool {
+        self.renewed.is_some_and(|then| now.saturating_sub(then) < RENEW_GAP)
     }
 
     /// States `row`, if it says anything new.
@@ -279,8 +325,6 @@ mod tests {
         assert!(!a.refute(stated, s(200)));
         assert_eq!(ticked(&mut a, s(299)), (stated + 2, 1, 256, false));
         assert_eq!(ticked(&mut a, s(300)), (stated + 4, 1, 256, true));
-        assert!(a.refute(stated + 101, s(301)), "a judgement of what was said in its name");
-        assert_eq!((a.row().version, a.row().state), (stated + 102, 0));
 
         let mut busy = own(160);
         busy.tick(s(30));
@@ -333,8 +377,50 @@ mod tests {
     fn a_name_is_taken_over() {
         let mut a = own(10);
         a.succeed(4);
+        a.tick(s(0));
         assert_eq!((a.row().incarnation, a.row().version), (5, 2));
         a.succeed(77);
+        a.tick(s(0));
         assert_eq!((a.row().incarnation, a.row().version), (78, 4));
+    }
+
+    /// Promise: what others said in a node's name, in whatever way it learns of it, makes it live anew above that within seconds, once
+    /// in two of them, with its ramp and without penance; its own statements and older lives do not.
+    #[test]
+    fn forgeries_are_outlived() {
+        let row = |incarnation, version, state| NodeRow { incarnation, version, state, ..own(0).row().clone() };
+        type Told = fn(&mut Own, &NodeRow);
+        let came: Told = |own, row| own.remember(row, s(9));
+        let told: Told = |own, row| assert!(!own.refute(row.version, s(9)));
+        let cases = [
+            ("its own row", came, row(5, 2, 1), 5),
+            ("an older life", came, row(4, 1000, 3), 5),
+            ("gone, at the version that it said", came, row(5, 2, 3), 6),
+            ("gone, above what it said", came, row(5, 1002, 3), 6),
+            ("serving, above what it said", came, row(5, 1 << 53, 1), 6),
+            ("a judgement above what it said", told, row(5, 3, 3), 6),
+            ("a judgement that cannot be answered", told, row(5, u64::MAX, 3), 6),
+        ];
+        for (name, tell, forged, incarnation) in cases {
+            let mut a = own(0);
+            tell(&mut a, &forged);
+            a.tick(s(9));
+            let row = a.row();
+            assert_eq!((row.incarnation, row.version), (incarnation, if incarnation == 5 { 2 } else { 4 }), "{name}");
+            assert_eq!((row.state, row.ramp, row.settled), (1, RAMP_FULL, true), "{name}");
+            assert!(a.refute(a.row().version, s(10)), "{name}: real judgements are answered");
+        }
+        let mut a = own(0);
+        for tenth in 0..100 {
+            let now = Duration::from_millis(tenth * 100);
+            a.remember(&NodeRow { version: u64::MAX, ..a.row().clone() }, now);
+            a.refute(u64::MAX, now);
+            a.tick(now);
+        }
+        assert_eq!(a.row().incarnation, 10, "once in two seconds");
+        a.end();
+        a.succeed(99);
+        a.tick(s(99));
+        assert_eq!(a.row().incarnation, 10, "the last word");
     }
 }

@@ -26,7 +26,7 @@ const NAMES_MAX: usize = 128;
 pub(super) const WEIGHT_MAX: u32 = 100_000;
 
 /// Largest number that a clock in milliseconds, or a count of changes, comes to: far from where adding to it could overflow.
-const NUMBER_MAX: u64 = 1 << 53;
+pub(super) const NUMBER_MAX: u64 = 1 << 53;
 
 /// The row as text. `None` if it passes a bound: nobody would take it.
 pub(super) fn row_to_text(row: &NodeRow) -> Option<String> {
@@ -132,7 +132,10 @@ impl Rumour {
     /// The rumour in a text; an unusable one tells nothing.
     pub(super) fn from_text(text: &str) -> Self {
         let rumour = (text.len() <= RUMOUR_TEXT_MAX).then(|| serde_json::from_str::<Self>(text).ok()).flatten();
-        rumour.unwrap_or_default().bounded()
+        let mut rumour = rumour.unwrap_or_default();
+        rumour.silent.retain(|(_, incarnation, version)| *incarnation.max(version) <= NUMBER_MAX);
+        rumour.gone.retain(|gone| gone.incarnation.max(gone.version) <= NUMBER_MAX);
+        rumour.bounded()
     }
 }
 
@@ -192,6 +195,9 @@ mod tests {
         let told = all.bounded();
         assert_eq!((told.silent.len(), told.gone.len()), (NAMES_MAX, NAMES_MAX));
         assert_eq!(Rumour::from_text(&told.to_text().expect("fits")), told);
+        let of = |number| Rumour { silent: vec![("a".into(), 1, number)], gone: vec![Gone { version: number, ..gone(1) }] };
+        assert_eq!(Rumour::from_text(&of(NUMBER_MAX + 1).to_text().expect("fits")), Rumour::default(), "numbers of nothing");
+        assert_eq!(Rumour::from_text(&of(NUMBER_MAX).to_text().expect("fits")), of(NUMBER_MAX));
         for nonsense in ["", "{", "[]", "{\"silent\":[[1,2]],\"gone\":[]}", &"x".repeat(RUMOUR_TEXT_MAX + 1)] {
             assert_eq!(Rumour::from_text(nonsense), Rumour::default(), "{nonsense:.20}");
         }

@@ -11,6 +11,9 @@ use tokio::time::{Instant, sleep};
 
 use super::*;
 
+#[path = "forgery_tests.rs"]
+mod forgery;
+
 /// The network between the nodes of a test.
 #[derive(Default)]
 struct Net {
@@ -277,14 +280,16 @@ async fn restarts_are_seen_at_once() {
     let mut nodes = Nodes::start(1).await;
     let seeds = nodes.seeds();
     let before = settings("n1", &seeds, &nodes.keys, &nodes.net);
-    let before = ClusterSettings { row: NodeRow { incarnation: 1 << 50, ..before.row }, ..before };
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_millis();
+    let later = u64::try_from(now).expect("a time") + 12 * 3600 * 1000;
+    let before = ClusterSettings { row: NodeRow { incarnation: later, ..before.row }, ..before };
     nodes.add(before).await;
     nodes.together().await;
     drop(nodes.nodes.pop());
     let after = settings("n1", &seeds, &nodes.keys, &nodes.net);
     nodes.add(after).await;
     until(3, "the restarted node serves", || {
-        view(&nodes.nodes[0]).node("n1").is_some_and(|row| row.incarnation == (1 << 50) + 1 && row.state == 1)
+        view(&nodes.nodes[0]).node("n1").is_some_and(|row| row.incarnation == later + 1 && row.state == 1)
     })
     .await;
     until(2, "and agrees", || nodes.agree(&[0, 1], &[0, 1])).await;
