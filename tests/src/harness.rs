@@ -101,7 +101,7 @@ impl Cluster {
         let cluster = Self::begin(n, options, Some(Keys::random().expect("random bytes"))).await;
         for node in &cluster.nodes {
             let mut views = node.cluster().expect("a cluster").views();
-            let met = views.wait_for(|view| view.members().count() == n);
+            let met = views.wait_for(|view| view.rows().count() == n);
             tokio::time::timeout(Duration::from_secs(20), met).await.expect("nodes meet").expect("views");
         }
         cluster

@@ -395,7 +395,10 @@ impl Fleet {
         let (ca, cert, key) = (&self.authority.ca, folder.join("cert.pem"), folder.join("key.pem"));
         let (settle_s, drain_s) = (settings.settle.as_secs(), settings.drain.as_secs());
         // A node at every address that knows no other has no cluster: its row says that it is where it was reached.
-        let keys = if seeds.is_empty() && quic.ip().is_unspecified() { String::new() } else { format!("keys = {keys:?}\n") };
+        let alone = seeds.is_empty() && quic.ip().is_unspecified();
+        let keys = if alone { String::new() } else { format!("keys = {keys:?}\n") };
+        let within = |address: &SocketAddr| if alone { SocketAddr::from(([127, 0, 0, 1], address.port())) } else { *address };
+        let (gossip, liveness) = (within(gossip), within(liveness));
         format!(
             "[node]\nid = \"{id}\"\nweight = {weight:?}\ndata_dir = {data:?}\nmemory_limit = {memory}\n\
              [listen]\nquic = \"{quic}\"\nadmin = \"{admin}\"\ngossip = \"{gossip}\"\nliveness = \"{liveness}\"\n\

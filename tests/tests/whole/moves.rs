@@ -160,15 +160,16 @@ async fn decoders_decode_for_owners() {
 /// Promise: where all decoding is another node's and the frames' memory of both owners is full, everybody gets on: no circle, no timeout.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn full_owners_and_a_decoder_get_on() {
-    let options = Options { roles: &["cache", "cache", "decode"], memory: "280MiB", ram: "16MiB", ..Options::default() };
-    let cluster = cluster(3, options).await;
+    let options = Options { roles: &["cache", "cache", "decode"], memory: "320MiB", ram: "16MiB", ..Options::default() };
+    let cluster = Cluster::meet(3, options).await;
+    (0..PICTURES).for_each(|index| cluster.put(&format!("{index}.jpg"), PLAIN.file));
     let ids: Vec<ObjectId> = (0..PICTURES).map(|index| id(&format!("{index}.jpg"))).collect();
     let loaders: Vec<_> = (0..12usize)
         .map(|loader| {
             let (client, ids) = (cluster.client_of(loader % 2), ids.clone());
             tokio::spawn(async move {
                 // Large, and another one for each loader: nobody finds what another asked for.
-                let spec = format!("image?size={}x1000", 1000 + loader).parse().expect("spec");
+                let spec = format!("image?size={}x500", 500 + loader).parse().expect("spec");
                 let batch = Batch::new(ids.len(), 256 * MIB);
                 let call = framecache::Call { timeout: Some(std::time::Duration::from_secs(120)), ..Default::default() };
                 let outcomes = client.images(&ids, &spec, &batch, &call).await;
