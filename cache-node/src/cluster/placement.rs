@@ -168,7 +168,8 @@ mod tests {
     fn the_soonest_place_is_tried_first() {
         use Place::{Here, There};
         let idle = Some(load(0, 2, 0.02));
-        let cases: [(&str, Option<Load>, Vec<Option<Load>>, Vec<Place>); 8] = [
+        type Case = (&'static str, Option<Load>, Vec<Option<Load>>, Vec<Place>);
+        let cases: [Case; 8] = [
             ("alone", idle, vec![], vec![Here]),
             ("alike", idle, vec![idle], vec![Here]),
             ("nothing known of the other", idle, vec![Some(Load::default())], vec![Here]),

@@ -8,7 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use framecache::wire::NodeRow;
 use framecache::{ByteRange, DecodeSpec, Error, ErrorKind, ObjectId, Page, RouteKey, Version};
-use framecache_node::budget::Level;
+use framecache_node::budget::{Level, Reservation};
 use framecache_node::cache::{Body, Entry};
 use framecache_node::cluster::{Lent, Members, Peers, Piece};
 use framecache_node::read::{ReadError, Terms, Way};
@@ -31,11 +31,13 @@ pub(super) struct Links {
     alive: watch::Receiver<bool>,
     doubted: Mutex<HashMap<String, Instant>>,
     heads: Mutex<HashMap<String, Lent>>,
+    /// What nobody gives back.
+    kept: Mutex<Vec<Reservation>>,
 }
 
 impl Links {
     pub(super) fn new(members: Arc<Members>, net: Arc<Net>, alive: watch::Receiver<bool>) -> Self {
-        Self { members, net, alive, doubted: Mutex::default(), heads: Mutex::default() }
+        Self { members, net, alive, doubted: Mutex::default(), heads: Mutex::default(), kept: Mutex::default() }
     }
 
     fn has(&self, bug: Bug) -> bool {
@@ -128,7 +130,7 @@ impl Peers for Links {
             let bytes = entry.body.bytes().len() as u64;
             let reservation = life.world.reader.try_reserve(Level::Peek, bytes)?;
             if self.has(Bug::MemoryKept) {
-                std::mem::forget(reservation);
+                self.kept.lock().push(reservation);
             }
             let lent = lent(entry, life);
             let version = version.cloned().unwrap_or_else(|| lent.version.clone());
