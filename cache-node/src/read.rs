@@ -45,9 +45,13 @@ use fills::{Fill, FillResult};
 use flight::{Flights, Grounded};
 pub use frames::Specs;
 use frames::{Unit, UnitResult};
+pub use raw::Opened;
 
 /// Longest life of a fill, whoever waits for it: an origin's retries and a decoder's limit fit, and a hung one ends.
 const FLIGHT_MAX: Duration = Duration::from_secs(60);
+
+/// How often a read begins that meets a replaced object each time: one that is replaced faster than it is read has no version to give.
+const BEGINNINGS_MAX: usize = 4;
 
 /// Bytes that [`Reader::outdated`] may take: some 3,000 objects that were replaced while they are held. Under the slack of
 /// `PROCESS_BYTES`.
@@ -359,6 +363,25 @@ impl Reader {
 
     fn policy(&self, id: &ObjectId) -> Freshness {
         self.freshness.get(id.bucket()).copied().unwrap_or(Freshness::Immutable)
+    }
+
+    /// A read that meets a replaced object begins again with what is there now, if its caller has pinned nothing: none of its bytes are
+    /// out yet. Not in a bucket that is said not to change: there the caller wants to know.
+    ///
+    /// # Errors
+    /// As `read`; `Changed` too, where the object is replaced again each time.
+    pub async fn afresh<T, F>(&self, id: &ObjectId, pin: Option<&Version>, mut read: impl FnMut() -> F) -> Result<T, ReadError>
+    where
+        F: Future<Output = Result<T, ReadError>>,
+    {
+        let told = pin.is_some() || self.policy(id) == Freshness::Immutable;
+        for _ in 1..BEGINNINGS_MAX {
+            match read().await {
+                Err(ReadError::Changed { .. }) if !told => {}
+                ended => return ended,
+            }
+        }
+        read().await
     }
 
     /// What is held under `key`, by `deadline`: a disk may take longer than a caller waits.

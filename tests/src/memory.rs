@@ -14,12 +14,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use framecache::{ByteRange, DecodeSpec, ObjectId, Page, Tensor, Version};
+use framecache::{ByteRange, DecodeSpec, ObjectId, Tensor, Version};
 use framecache_node::budget::{Budget, BudgetLines};
 use framecache_node::cache::{Freshness, Head};
 use framecache_node::cluster::{Alone, Lent, Peers};
 use framecache_node::decode::Limits;
-use framecache_node::read::{ReadError, Reader, ReaderParts, Terms};
+use framecache_node::read::{Opened, ReadError, Reader, ReaderParts, Terms};
 use tokio::time::{Instant, sleep};
 use tokio_util::task::TaskTracker;
 
@@ -31,9 +31,6 @@ pub use store::FickleStore;
 
 /// The bucket that every world has.
 pub const BUCKET: &str = "photos";
-
-/// Pages that `serve` brings in ahead of the one being sent.
-const AHEAD: u64 = 4;
 
 /// How a world behaves. Chances are in percent of calls.
 #[derive(Clone, Debug)]
@@ -188,20 +185,15 @@ impl World {
         drain: Duration,
     ) -> Result<Replied, ReadError> {
         let deadline = terms.deadline;
-        let (id, near) = (id(key), range.pages().next().unwrap_or(Page::new(0)));
-        let head = match pin {
-            Some(pin) => in_time(deadline, self.reader.pinned_head(&id, pin, near, terms)).await?,
-            None => in_time(deadline, self.reader.head(&id, near, terms)).await?,
-        };
-        let range = range.clamp(head.size);
+        let id = id(key);
+        let Opened { head, range, mut first } = in_time(deadline, self.reader.open(&id, pin, range, terms)).await?;
         let mut replied = Replied { head, bytes: Vec::new(), error: None };
         for page in range.pages() {
-            for ahead in (page.index() + 1..=page.index() + AHEAD).map(Page::new) {
-                if !ahead.range().intersect(range).is_empty() {
-                    self.reader.prefetch(&id, ahead, &replied.head, terms);
-                }
-            }
-            match in_time(deadline, self.reader.page(&id, page, range, &replied.head, terms)).await {
+            let served = match first.take() {
+                Some(served) => Ok(served),
+                None => in_time(deadline, self.reader.page(&id, page, range, &replied.head, terms)).await,
+            };
+            match served {
                 Ok(served) => {
                     if !drain.is_zero() {
                         sleep(drain).await;
@@ -225,16 +217,8 @@ impl World {
         pin: Option<&Version>,
         terms: &Terms,
     ) -> Result<Lent, ReadError> {
-        let page = Page::new(range.start() / framecache::object::PAGE_BYTES);
-        let (head, door) = self.reader.enter(id, pin, page, terms).await?;
-        if range.start() > head.size {
-            return Err(ReadError::OutOfRange { start: range.start(), size: head.size });
-        }
-        let range = range.clamp(head.size);
-        let bytes = match range.is_empty() {
-            true => Bytes::new(),
-            false => self.reader.page_inside(id, page, range, &head, Some(door), terms).await?.bytes,
-        };
+        let Opened { head, first, .. } = self.reader.open(id, pin, range, terms).await?;
+        let bytes = first.map_or_else(Bytes::new, |served| served.bytes);
         let age = self.reader.age(&head);
         Ok(Lent { version: head.version, size: head.size, age, tensor: None, bytes })
     }

@@ -60,6 +60,13 @@ impl Model {
         found.map(|(_, bytes)| bytes.clone())
     }
 
+    /// Whether `key` ever had that many bytes.
+    pub fn ever_had(&self, key: &str, bytes: u64) -> bool {
+        let objects = self.objects.lock();
+        let past = objects.get(key).map_or(&[][..], Vec::as_slice);
+        past.iter().filter_map(|held| held.object.as_ref()).any(|(_, held)| held.len() as u64 == bytes)
+    }
+
     /// Whether `version` may be the answer to a question that was asked at `start`.
     pub fn may_answer(&self, key: &str, version: &Version, start: Instant, trust: Trust) -> bool {
         let is = |held: &Option<(Version, Bytes)>| held.as_ref().is_some_and(|(held, _)| held == version);

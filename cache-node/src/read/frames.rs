@@ -64,6 +64,17 @@ impl Reader {
         terms: &Terms,
     ) -> Result<ServedFrame, ReadError> {
         self.check(id)?;
+        self.afresh(id, pin, || self.frame_once(id, spec, specs, pin, terms)).await
+    }
+
+    async fn frame_once(
+        self: &Arc<Self>,
+        id: &ObjectId,
+        spec: &DecodeSpec,
+        specs: &Specs,
+        pin: Option<&Version>,
+        terms: &Terms,
+    ) -> Result<ServedFrame, ReadError> {
         let deadline = terms.deadline;
         let key = frames::key(id, spec);
         let known = fixed_bytes(spec);

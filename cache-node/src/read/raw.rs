@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use framecache::object::PAGE_BYTES;
 use framecache::{ByteRange, ObjectId, Page, Version};
 use tokio::time::{Instant, timeout_at};
 
@@ -10,6 +11,20 @@ use super::others::Served as There;
 use super::{FLIGHT_MAX, ReadError, Reader, Served, Terms, Way, inside};
 use crate::budget::Reservation;
 use crate::cache::{Body, Entry, Head, Judgement, Place, pages};
+
+/// Pages of one read that are brought in ahead of the one being sent.
+const AHEAD: u64 = 4;
+
+/// A read that has begun.
+#[derive(Debug)]
+pub struct Opened {
+    /// What the object is: all of the read is of this version.
+    pub head: Head,
+    /// What was asked for, cut at the object's end.
+    pub range: ByteRange,
+    /// The part of it on its first page; none of an empty range.
+    pub first: Option<Served>,
+}
 
 impl Reader {
     /// Version and size of an object, by the bucket's policy. `near` is the page that will be read next: a fill that has to find
@@ -87,8 +102,16 @@ impl Reader {
         Err(self.changed(id, pin.clone(), Some(entry.head.version)))
     }
 
+    /// Begins to bring the pages after `page` into RAM.
+    fn prefetch_after(self: &Arc<Self>, id: &ObjectId, page: Page, range: ByteRange, head: &Head, terms: &Terms) {
+        let ahead = (page.index() + 1..=page.index() + AHEAD).map(Page::new);
+        for page in ahead.filter(|page| !page.range().intersect(range).is_empty()) {
+            self.prefetch(id, page, head, terms);
+        }
+    }
+
     /// Begins to bring `page` into RAM, if it is not there; nobody waits for it.
-    pub fn prefetch(self: &Arc<Self>, id: &ObjectId, page: Page, head: &Head, terms: &Terms) {
+    fn prefetch(self: &Arc<Self>, id: &ObjectId, page: Page, head: &Head, terms: &Terms) {
         let key = pages::key(id, page);
         if page.range().clamp(head.size).is_empty() || self.store.get_ram(&key, Some(&head.version)).is_some() {
             return;
@@ -116,29 +139,43 @@ impl Reader {
         self.heads.insert(&id.object(), head.clone());
     }
 
-    /// The part of `range` on `page`, of `version`.
+    /// Begins to read `range`: lets it in, finds out what the object is, and reads the first page's part. Only the door says busy; what
+    /// was let in waits for deeper rooms until its own deadline.
     ///
     /// # Errors
-    /// `Changed` if the origin no longer has that version and it is not held; `Busy`, `Deadline`, `Unavailable`, `NotFound`,
-    /// `Denied`.
-    pub async fn page(
+    /// As [`Reader::head`], for a pin as [`Reader::pinned_head`], and as [`Reader::page`]; `OutOfRange`.
+    pub async fn open(
         self: &Arc<Self>,
         id: &ObjectId,
-        page: Page,
+        pin: Option<&Version>,
         range: ByteRange,
-        head: &Head,
         terms: &Terms,
-    ) -> Result<Served, ReadError> {
-        let door = self.budget.reserve(terms.read_level(), page.range().clamp(head.size).len(), terms.deadline).await?;
-        self.page_inside(id, page, range, head, Some(door), terms).await
+    ) -> Result<Opened, ReadError> {
+        self.afresh(id, pin, || self.open_once(id, pin, range, terms)).await
     }
 
-    /// Lets a read in, or refuses it: its first page's memory, and then the head. Only the door says busy; what was let in waits for
-    /// deeper rooms until its own deadline.
-    ///
-    /// # Errors
-    /// As [`Reader::head`], or for a pin as [`Reader::pinned_head`].
-    pub async fn enter(
+    async fn open_once(
+        self: &Arc<Self>,
+        id: &ObjectId,
+        pin: Option<&Version>,
+        range: ByteRange,
+        terms: &Terms,
+    ) -> Result<Opened, ReadError> {
+        let near = Page::new(range.start() / PAGE_BYTES);
+        let (head, door) = self.enter(id, pin, near, terms).await?;
+        if range.start() > head.size {
+            return Err(ReadError::OutOfRange { start: range.start(), size: head.size });
+        }
+        let range = range.clamp(head.size);
+        if range.is_empty() {
+            return Ok(Opened { head, range, first: None });
+        }
+        let first = self.page_inside(id, near, range, &head, Some(door), terms).await?;
+        Ok(Opened { head, range, first: Some(first) })
+    }
+
+    /// Lets a read in, or refuses it: its first page's memory, and then the head.
+    async fn enter(
         self: &Arc<Self>,
         id: &ObjectId,
         pin: Option<&Version>,
@@ -157,8 +194,23 @@ impl Reader {
         Ok((head.await?, door))
     }
 
-    /// [`Reader::page`] for a read that was let in; `door` is the memory that it entered with, for its first page.
-    pub async fn page_inside(
+    /// The part of `range` on `page`, for a read that has begun; the next pages are on their way into RAM meanwhile.
+    ///
+    /// # Errors
+    /// `Changed` if the origin no longer has the head's version and it is not held; `Deadline`, `Unavailable`, `NotFound`, `Denied`.
+    pub async fn page(
+        self: &Arc<Self>,
+        id: &ObjectId,
+        page: Page,
+        range: ByteRange,
+        head: &Head,
+        terms: &Terms,
+    ) -> Result<Served, ReadError> {
+        self.page_inside(id, page, range, head, None, terms).await
+    }
+
+    /// The same; `door` is the memory that the read was let in with, for its first page.
+    async fn page_inside(
         self: &Arc<Self>,
         id: &ObjectId,
         page: Page,
@@ -167,6 +219,7 @@ impl Reader {
         door: Option<Reservation>,
         terms: &Terms,
     ) -> Result<Served, ReadError> {
+        self.prefetch_after(id, page, range, head, terms);
         let deadline = terms.deadline;
         let key = pages::key(id, page);
         let part = page.range().clamp(head.size).intersect(range);

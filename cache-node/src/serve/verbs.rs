@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use framecache::object::{KEY_BYTES_MAX, PAGE_BYTES};
+use framecache::object::KEY_BYTES_MAX;
 use framecache::wire::codec::{self, Message};
 use framecache::wire::stream::{self, StreamError};
 use framecache::wire::{
@@ -25,9 +25,8 @@ use super::inbox::Held;
 use super::together::Grouped;
 use super::{Request, Service, explain, peers, together};
 use crate::auth::{Action, Verdict};
-use crate::budget::Reservation;
-use crate::cache::Head;
-use crate::read::{ReadError, ServedFrame, Specs};
+use crate::decode::Probe;
+use crate::read::{Opened, ReadError, ServedFrame, Specs};
 
 /// Longest wait for a request's body, once its header is here.
 const BODY_MAX: Duration = Duration::from_secs(10);
@@ -38,9 +37,6 @@ const TOGETHER: usize = 48;
 
 /// Items that are taken as done at a time, to send refusals first; they keep their memory beside those that are worked on.
 const READY: usize = 16;
-
-/// Pages of one read that are brought in ahead of the one being sent.
-const AHEAD: u64 = 4;
 
 /// Answers a request; `false` if the stream ended before its reply did.
 pub(super) async fn answer(
@@ -175,29 +171,14 @@ async fn read(body: ReadBody, answer: &mut Answer, service: &Arc<Service>, reque
     }
 }
 
-/// A read that was let in.
-struct Admitted {
-    id: ObjectId,
-    head: Head,
-    range: ByteRange,
-    /// Memory of its first page.
-    door: Reservation,
-}
-
-/// Which object, version and range: all that can be wrong before the first byte.
-async fn begin_read(body: &ReadBody, service: &Arc<Service>, request: &Request) -> Result<Admitted, ItemHead> {
+/// All that can be wrong before the first byte.
+async fn begin_read(body: &ReadBody, service: &Arc<Service>, request: &Request) -> Result<(ObjectId, Opened), ItemHead> {
     let id = permitted(&body.uri, Action::Read, service, request)?;
     let range = ByteRange::at(body.start, body.length.min(u64::MAX - body.start));
     let range = range.ok_or_else(|| failure(Status::Malformed, "range passes 2^64"))?;
-    let near = Page::new(range.start() / PAGE_BYTES);
     let pin = pin(&request.header.version)?;
-    let entered = service.reader.enter(&id, pin.as_ref(), near, &request.terms).await;
-    let (head, door) = entered.map_err(|error| read_failure(&error))?;
-    if range.start() > head.size {
-        return Err(read_failure(&ReadError::OutOfRange { start: range.start(), size: head.size }));
-    }
-    let range = range.clamp(head.size);
-    Ok(Admitted { id, head, range, door })
+    let opened = service.reader.open(&id, pin.as_ref(), range, &request.terms).await;
+    Ok((id, opened.map_err(|error| read_failure(&error))?))
 }
 
 pub(super) fn pin(version: &str) -> Result<Option<Version>, ItemHead> {
@@ -208,29 +189,31 @@ pub(super) fn pin(version: &str) -> Result<Option<Version>, ItemHead> {
 }
 
 /// Pages in order, one at a time in memory of the reply's, the next ones on their way into the cache.
-async fn send_pages(read: Admitted, answer: &mut Answer, service: &Arc<Service>, request: &Request) -> Result<(), Gone> {
-    let Admitted { id, head, range, door } = read;
-    let (id, head, mut door) = (&id, &head, Some(door));
+async fn send_pages(
+    (id, opened): (ObjectId, Opened),
+    answer: &mut Answer,
+    service: &Arc<Service>,
+    request: &Request,
+) -> Result<(), Gone> {
+    let Opened { head, range, mut first } = opened;
     let item = |offset, last| ItemHead {
         offset,
         last,
         size: head.size,
         version: head.version.as_str().to_owned(),
-        ext: peers::age(head, service, request),
+        ext: peers::age(&head, service, request),
         ..ItemHead::default()
     };
     if range.is_empty() {
         return answer.item(item(range.start(), true), Bytes::new()).await;
     }
     for page in range.pages() {
-        for ahead in page.index() + 1..=page.index() + AHEAD {
-            let ahead = Page::new(ahead);
-            if !ahead.range().intersect(range).is_empty() {
-                service.reader.prefetch(id, ahead, head, &request.terms);
-            }
-        }
         let part = page.range().intersect(range);
-        match service.reader.page_inside(id, page, range, head, door.take(), &request.terms).await {
+        let served = match first.take() {
+            Some(served) => Ok(served),
+            None => service.reader.page(&id, page, range, &head, &request.terms).await,
+        };
+        match served {
             Err(error) => return answer.item(read_failure(&error), Bytes::new()).await,
             Ok(served) => answer.item(item(part.start(), part.end() == range.end()), served.bytes).await?,
         }
@@ -348,22 +331,26 @@ async fn stat(body: ObjectsBody, answer: &mut Answer, service: &Arc<Service>, re
 
 async fn facts(uri: &str, service: &Arc<Service>, request: &Request) -> Result<(ItemHead, Bytes), ItemHead> {
     let id = permitted(uri, Action::Read, service, request)?;
-    let head = service.reader.head(&id, Page::new(0), &request.terms).await.map_err(|e| read_failure(&e))?;
-    let (media, ext) = media(&id, &head, service, request).await?;
+    let reader = &service.reader;
+    let found = async || {
+        let head = reader.head(&id, Page::new(0), &request.terms).await?;
+        Ok((media(reader.probe(&id, &head, &request.terms).await)?, head))
+    };
+    let ((media, ext), head) = reader.afresh(&id, None, found).await.map_err(|error| read_failure(&error))?;
     let message = encode(&media).map_err(|(status, why)| failure(status, why))?;
     let item = ItemHead { size: head.size, version: head.version.as_str().to_owned(), ext, ..ItemHead::default() };
     Ok((item, Bytes::from(message).slice(codec::PREFIX_BYTES..)))
 }
 
 /// What the picture is, from its first bytes; no picture is no error here.
-async fn media(id: &ObjectId, head: &Head, service: &Arc<Service>, request: &Request) -> Result<(StatPayload, Ext), ItemHead> {
-    let probe = match service.reader.probe(id, head, &request.terms).await {
+fn media(probe: Result<Probe, ReadError>) -> Result<(StatPayload, Ext), ReadError> {
+    let probe = match probe {
         Ok(probe) => probe,
         Err(ReadError::Undecodable(_) | ReadError::Unsupported(_) | ReadError::TooLarge(_)) => {
             let none = StatPayload { format: String::new(), width: 0, height: 0, orientation: 1, decode_bytes: 0 };
             return Ok((none, Ext::new()));
         }
-        Err(error) => return Err(read_failure(&error)),
+        Err(error) => return Err(error),
     };
     let media = StatPayload {
         format: probe.format.to_string(),

@@ -243,6 +243,11 @@ impl Fleet {
         }
     }
 
+    /// The nodes that the first client asks for a key, in its order.
+    pub fn order(&self, key: RouteKey) -> Vec<String> {
+        self.clients[0].lock().order(key).into_iter().map(|row| row.id.clone()).collect()
+    }
+
     /// A raw read as a client makes it: of the first of its order that answers.
     pub async fn read(
         &self,

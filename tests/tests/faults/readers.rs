@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use std::time::Duration;
 
-use framecache::{Call, Client, ClientConfig, ErrorKind};
+use framecache::{Call, Client, ClientConfig};
 use framecache_tests::dice::Dice;
 use framecache_tests::harness::id;
 use framecache_tests::model::stamped;
@@ -54,18 +54,9 @@ impl Shelf {
 
     /// Reads one and says what is wrong with the answer.
     async fn read(&self, client: &Client, number: usize) -> Result<(), String> {
-        let (mut least, mut told) = (self.done.load(SeqCst), None);
-        let raw = loop {
-            match client.read(&id(&key(number)), 0, None, &Call::default()).await {
-                Ok(raw) => break raw,
-                // Replaced under way, which is told as it should be: once for each time that it was.
-                Err(error) if error.kind == ErrorKind::Changed && told != Some(self.begun.load(SeqCst)) => {
-                    told = Some(self.begun.load(SeqCst));
-                    least = self.done.load(SeqCst);
-                }
-                Err(error) => return Err(error.to_string()),
-            }
-        };
+        let least = self.done.load(SeqCst);
+        let read = client.read(&id(&key(number)), 0, None, &Call::default()).await;
+        let raw = read.map_err(|error| error.to_string())?;
         let most = self.begun.load(SeqCst);
         let generation = u32::from(raw.bytes.first().copied().unwrap_or_default());
         if !(least..=most).contains(&generation) {

@@ -251,7 +251,7 @@ impl Story {
         let pin = self.pin(key, &mut dice);
         let replied = match self.fleet.read(client, key, range, pin.as_ref(), deadline, drain).await {
             Ok(replied) => replied,
-            Err(error) => return self.judge(key, &error, pin.as_ref(), start),
+            Err(error) => return self.judge_beginning(key, &error, pin.as_ref(), start),
         };
         self.judge_version(key, &replied.head.version, pin.as_ref(), start);
         let Some(error) = replied.error else {
@@ -274,7 +274,7 @@ impl Story {
                 assert!(tensor == pixels(&bytes, &spec), "{key}: pixels are not those of {}", head.version);
                 "pixels"
             }
-            Err(error) => self.judge(key, &error, pin.as_ref(), start),
+            Err(error) => self.judge_beginning(key, &error, pin.as_ref(), start),
         }
     }
 
@@ -301,6 +301,14 @@ impl Story {
         }
     }
 
+    /// Whether an error is true that came before any byte; its name.
+    fn judge_beginning(&self, key: &str, error: &ReadError, pin: Option<&Version>, start: Instant) -> &'static str {
+        let told = pin.is_some() || self.freshness == Freshness::Immutable;
+        let changed = matches!(error, ReadError::Changed { .. });
+        assert!(told || !changed, "{key}: nothing was pinned, and {error}");
+        self.judge(key, error, pin, start)
+    }
+
     /// Whether an error is true; its name.
     fn judge(&self, key: &str, error: &ReadError, pin: Option<&Version>, start: Instant) -> &'static str {
         let excuse = |name| {
@@ -313,6 +321,10 @@ impl Story {
                 let held = self.fleet.first.model.held_throughout(key, old, start);
                 assert!(!held, "{key}: `changed`, but {old} was there all the time");
                 "changed"
+            }
+            ReadError::OutOfRange { start, size } => {
+                assert!(start > size && self.fleet.first.model.ever_had(key, *size), "{key}: {error}, which it never had");
+                "past the end"
             }
             ReadError::Deadline => excuse("deadline"),
             ReadError::Busy { .. } => excuse("busy"),

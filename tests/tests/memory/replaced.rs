@@ -1,13 +1,17 @@
 //! Objects that are replaced while they are read.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
-use framecache::ByteRange;
-use framecache::object::PAGE_BYTES;
-use framecache_node::cache::Freshness;
+use bytes::Bytes;
+use framecache::object::{PAGE_BYTES, SPAN_BYTES};
+use framecache::{ByteRange, DecodeSpec, Page, RouteKey, Span};
+use framecache_node::cache::{Freshness, pages};
 use framecache_node::read::ReadError;
 use framecache_tests::dice::Dice;
-use framecache_tests::memory::{Climate, World};
+use framecache_tests::media::PLAIN;
+use framecache_tests::memory::fleet::Fleet;
+use framecache_tests::memory::{Climate, World, id};
 use framecache_tests::model::stamped;
 use tokio::time::{Instant, sleep};
 
@@ -76,4 +80,109 @@ async fn two_nodes_never_mix() {
     }
     println!("all new {}, all old {}, changed {}", ended[0], ended[1], ended[2]);
     assert!(ended.iter().all(|count| *count > 20), "the dice are loaded: {ended:?}");
+}
+
+/// Promise: a read that pins nothing and meets a replaced object before its first byte is answered by what is there now, where the
+/// bucket's policy lets objects change; in a bucket that is said not to change it is told.
+#[tokio::test(start_paused = true)]
+async fn what_pins_nothing_begins_again() {
+    let spec: DecodeSpec = "image".parse().expect("spec");
+    let picture = |length: usize| [PLAIN.file, &stamped(0, length)].concat();
+    for freshness in [Freshness::MaxAge(Duration::from_secs(3600)), Freshness::Immutable] {
+        let told = freshness == Freshness::Immutable;
+        let world = World::new(Climate::calm(freshness), 1);
+        let soon = || Instant::now() + Duration::from_secs(10);
+        let page = |index: u64| ByteRange::at(index * PAGE_BYTES, 9).expect("range");
+        let put = |length: usize| {
+            world.put("p", picture(length));
+            world.put("k", stamped(length as u32, 2 * PAGE_BYTES as usize))
+        };
+        let old = put(1000);
+        for key in ["k", "p"] {
+            world.read(key, page(0), None, soon(), Duration::ZERO).await.expect("the head, and one page");
+        }
+        world.store.evict(&pages::key(&id("p"), Page::new(0)));
+        let new = put(1001);
+        // The heads are of the old versions still, and trusted.
+        let raw = world.read("k", page(1), None, soon(), Duration::ZERO).await;
+        let frame = world.frame("p", &spec, None, soon(), Duration::ZERO).await;
+        match (raw, frame) {
+            (Ok(raw), Ok(_)) if !told => {
+                assert_eq!((&raw.head.version, raw.error), (&new, None));
+                world.model.expect("k", &new, page(1), &raw.bytes);
+            }
+            (Err(ReadError::Changed { .. }), Err(ReadError::Changed { .. })) if told => {}
+            other => panic!("{freshness:?}: {other:?}"),
+        }
+        let pinned = world.read("k", page(1), Some(&old), soon(), Duration::ZERO).await;
+        assert!(matches!(pinned, Err(ReadError::Changed { .. })), "{freshness:?}, pinned: {pinned:?}");
+        world.end().await;
+    }
+}
+
+/// Promise: when an object of four spans is replaced while a client reads each of them from another node, it gets all of the version that
+/// the first one named, or `changed`; a thousand times over, never a mix.
+#[tokio::test(start_paused = true)]
+async fn spans_of_four_nodes_never_mix() {
+    const SPANS: u64 = 4;
+    let length = SPANS * SPAN_BYTES;
+    // Two contents, each told from the other in every eighth byte; each round's version has a name of its own.
+    let contents = [1, 2].map(|generation| Bytes::from(stamped(generation, length as usize)));
+    let mut ended = [0; 3];
+    for round in 0..1000u64 {
+        let mut dice = Dice::new(round);
+        let freshness = *dice.one_of(&[Freshness::Immutable, Freshness::MaxAge(Duration::from_millis(50)), Freshness::Always]);
+        let fleet = Fleet::new(5, 5, 1, Climate::calm(freshness), None, round);
+        let key = owned_apart(&fleet, SPANS);
+        fleet.first.put(&key, contents[0].clone());
+        let soon = || Instant::now() + Duration::from_secs(10);
+        let part = |span: u64, at: u64| ByteRange::at(span * SPAN_BYTES + at * PAGE_BYTES, PAGE_BYTES + 9).expect("range");
+        let at = dice.within(0..8);
+        // Some of it may be held, of this version.
+        for span in (0..SPANS).filter(|_| dice.chance(30)).collect::<Vec<_>>() {
+            fleet.read(0, &key, part(span, at), None, soon(), Duration::ZERO).await.expect("warm");
+        }
+        let delay = dice.within(0..400);
+        let replaced = async {
+            sleep(Duration::from_millis(delay)).await;
+            fleet.first.put(&key, contents[1].clone());
+        };
+        let read = async {
+            let mut pin = None;
+            for span in 0..SPANS {
+                let raw = fleet.read(0, &key, part(span, at), pin.as_ref(), soon(), Duration::ZERO).await?;
+                let version = pin.get_or_insert_with(|| raw.head.version.clone());
+                assert_eq!(raw.head.version, *version, "seed {round}");
+                fleet.first.model.expect(
+                    &key,
+                    version,
+                    ByteRange::at(part(span, at).start(), raw.bytes.len() as u64).expect("range"),
+                    &raw.bytes,
+                );
+                raw.error.map_or(Ok(()), Err)?;
+                assert_eq!(raw.bytes.len() as u64, part(span, at).len(), "seed {round}");
+            }
+            Ok(pin.expect("a version"))
+        };
+        let ((), outcome) = tokio::join!(replaced, read);
+        match outcome {
+            Ok(version) if fleet.first.model.current(&key).is_some_and(|(now, _)| now == version) => ended[0] += 1,
+            Ok(_) => ended[1] += 1,
+            Err(ReadError::Changed { .. }) => ended[2] += 1,
+            Err(other) => panic!("seed {round}: {other}"),
+        }
+        fleet.end().await;
+    }
+    println!("all new {}, all old {}, changed {}", ended[0], ended[1], ended[2]);
+    assert!(ended.iter().all(|count| *count > 20), "the dice are loaded: {ended:?}");
+}
+
+/// A key each of whose spans another node of the fleet serves.
+fn owned_apart(fleet: &Fleet, spans: u64) -> String {
+    let apart = |key: &String| {
+        let owners: BTreeSet<String> =
+            (0..spans).filter_map(|span| fleet.order(RouteKey::raw(&id(key), Span::new(span))).into_iter().next()).collect();
+        owners.len() as u64 == spans
+    };
+    (0..).map(|number| format!("k{number}")).find(apart).expect("some key")
 }

@@ -177,7 +177,7 @@ impl Story {
         let pin = self.pin(key, &mut dice);
         let replied = match self.world.read(key, range, pin.as_ref(), deadline, drain).await {
             Ok(replied) => replied,
-            Err(error) => return self.judge(key, &error, pin.as_ref(), start),
+            Err(error) => return self.judge_beginning(key, &error, pin.as_ref(), start),
         };
         self.judge_version(key, &replied.head.version, pin.as_ref(), start);
         let Some(error) = replied.error else {
@@ -200,7 +200,7 @@ impl Story {
                 assert!(is_picture(key) && tensor == pixels(&bytes, &spec), "{key}: pixels are not those of {}", head.version);
                 "pixels"
             }
-            Err(error) => self.judge(key, &error, pin.as_ref(), start),
+            Err(error) => self.judge_beginning(key, &error, pin.as_ref(), start),
         }
     }
 
@@ -227,6 +227,14 @@ impl Story {
         }
     }
 
+    /// Whether an error is true that came before any byte; its name.
+    fn judge_beginning(&self, key: &str, error: &ReadError, pin: Option<&Version>, start: Instant) -> &'static str {
+        let told = pin.is_some() || self.freshness == Freshness::Immutable;
+        let changed = matches!(error, ReadError::Changed { .. });
+        assert!(told || !changed, "{key}: nothing was pinned, and {error}");
+        self.judge(key, error, pin, start)
+    }
+
     /// Whether an error is true; its name.
     fn judge(&self, key: &str, error: &ReadError, pin: Option<&Version>, start: Instant) -> &'static str {
         let past = self.world.model.since(key, start);
@@ -248,6 +256,10 @@ impl Story {
             ReadError::Undecodable(_) => {
                 assert!(!is_picture(key), "{key}: {error}");
                 "undecodable"
+            }
+            ReadError::OutOfRange { start, size } => {
+                assert!(start > size && self.world.model.ever_had(key, *size), "{key}: {error}, which it never had");
+                "past the end"
             }
             ReadError::Deadline => "deadline",
             ReadError::Busy { .. } => excuse("busy"),
