@@ -203,7 +203,8 @@ impl<'a> Work<'a> {
             if hopeful || self.outcomes[want.index].is_some() {
                 continue;
             }
-            want.tries.attempt = attempt;
+            // A slot for which there was no node to ask has tried without asking.
+            want.tries.attempt = want.tries.attempt.max(attempt);
             match want.tries.step(self.ask.client, &error, exchange.map(|exchange| &exchange.link), self.ask.deadline) {
                 None => self.outcome(want.index, Err(Error { attempt, ..error })),
                 Some(Duration::ZERO) => now.push(want),
