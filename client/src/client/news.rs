@@ -66,7 +66,7 @@ impl Client {
     pub(super) async fn fetch(&self, call: &Call, deadline: Instant) -> Result<Arc<Known>, Error> {
         let Inner { pool, config, .. } = &*self.inner;
         let known = self.known();
-        let mut links: Vec<Arc<Link>> = known.iter().flat_map(|known| known.good().into_iter().cloned()).collect();
+        let mut links: Vec<Arc<Link>> = known.iter().flat_map(|known| known.good(pool.random()).into_iter().cloned()).collect();
         for address in &config.addresses {
             // A seed may be at the address of a node that is no more.
             if !links.iter().any(|link| link.target().address() == address) {
