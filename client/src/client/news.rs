@@ -56,7 +56,10 @@ impl Client {
             Ok(known) if known.members() > 0 => Ok(known),
             Ok(_) => Err(Error::new(ErrorKind::Unavailable, "the cluster has no serving node")),
             Err(error) => {
-                *failed = Some((Instant::now(), error.clone()));
+                // That its own time was up is nobody else's failure.
+                if error.kind != ErrorKind::Timeout {
+                    *failed = Some((Instant::now(), error.clone()));
+                }
                 Err(error)
             }
         }

@@ -362,6 +362,33 @@ async fn batches_without_a_node_do_not_hammer() {
     assert!((2..40).contains(&requests), "{requests} requests within half a second");
 }
 
+/// Promise: a caller whose time is up while it asks for the view does not end those who wait for it with more time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn deadlines_are_not_shared() {
+    let authority = Authority::new();
+    let (node, view) = alone(&authority, "a", b'a').await;
+    let client = client(&authority, &node.row.quic);
+    let (go, wait) = std::sync::mpsc::channel::<()>();
+    let (tell, is_held) = std::sync::mpsc::channel();
+    // Until then the node says nothing of its view.
+    let holder = std::thread::spawn(move || {
+        let _view = view.lock();
+        tell.send(()).expect("the test waits");
+        let _ = wait.recv();
+    });
+    is_held.recv().expect("held");
+    let (id, short, long) = ("s3://abc/k".parse().expect("id"), limited(300), limited(20_000));
+    let first = async {
+        let answer = client.read(&id, 0, Some(10), &short).await;
+        drop(go);
+        answer
+    };
+    let (first, second) = tokio::join!(first, client.read(&id, 0, Some(10), &long));
+    first.expect_err("no view in time");
+    assert_eq!(second.expect("it had time").bytes[0], b'a');
+    holder.join().expect("holder");
+}
+
 /// A call of so many milliseconds.
 fn limited(ms: u64) -> Call {
     Call { timeout: Some(Duration::from_millis(ms)), ..Call::default() }
