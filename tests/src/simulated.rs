@@ -14,6 +14,7 @@
 //! a handshake may differ by some bytes. No time, order or fate depends on them.
 
 mod door;
+mod host;
 mod life;
 pub mod network;
 
@@ -30,8 +31,9 @@ use tokio::time::sleep;
 
 use crate::dice::Dice;
 use crate::memory::{Climate, World, id};
+use host::Host;
 use life::{Life, TRUST, client_ip, node_ip};
-use network::{Counts, Host, Network, Weather};
+use network::{Counts, Network, Weather};
 
 /// Most nodes of a story.
 pub const NODES_MAX: usize = 6;
@@ -280,7 +282,7 @@ impl Cluster {
         self.callers.iter().map(|caller| caller.client.stats()).collect()
     }
 
-    /// From now on nothing fails, every way is open, whoever is dead is known to be, and nodes know the same. Nothing else happens any more.
+    /// From now on nothing fails, every way is open, whoever is dead is known to be, nodes know the same, and nothing else happens.
     pub async fn calm_down(self: &Arc<Self>) {
         self.climate.over.store(true, std::sync::atomic::Ordering::Relaxed);
         self.network.calm_down();

@@ -13,8 +13,8 @@ use quinn::{Connection, Endpoint, RecvStream, SendStream};
 use tokio::task::AbortHandle;
 
 use super::Bug;
+use super::host::Host;
 use super::life::TRUST;
-use super::network::Host;
 use crate::dice::Dice;
 use crate::wire::{End, items};
 

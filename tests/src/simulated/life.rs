@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::door::{Door, INNER_PORT};
-use super::network::Host;
+use super::host::Host;
 use super::{Bug, NODES_MAX, PORT, name};
 use crate::dice::Dice;
 use crate::memory::World;

@@ -1,4 +1,4 @@
-//! Hosts, their sockets, and what lies between: each datagram is late, and some are lost, doubled, damaged or overtaken.
+//! What lies between hosts: each datagram is late, and some are lost, doubled, damaged or overtaken.
 //!
 //! One task carries all datagrams in the order in which they are due. What becomes of a datagram is drawn from dice of its own way, one
 //! host to another, so that it does not depend on what happens elsewhere in the same instant.
@@ -6,17 +6,13 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll, Waker};
+use std::task::Waker;
 use std::time::Duration;
 
 use bytes::Bytes;
-use framecache::quic::{self, Ground};
 use parking_lot::Mutex;
-use quinn::udp::{RecvMeta, Transmit};
-use quinn::{AsyncUdpSocket, UdpPoller};
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep_until};
@@ -26,14 +22,11 @@ use crate::dice::Dice;
 /// Bytes that wait in a socket, at most: what a kernel grants. What finds it full is lost.
 const SOCKET_BYTES: usize = 4 << 20;
 
-/// Datagrams on their way, at most: a thousand first windows. What finds it full is lost, as in a router.
-const QUEUE_MAX: usize = 1 << 20;
+/// Datagrams on their way, at most: some twenty first windows. What finds it full is lost, as in a router.
+const QUEUE_MAX: usize = 1 << 16;
 
 /// Shortest way: the clock's step. With none at all QUIC's pacing would wait for a time that does not come, since nothing moves the clock.
 const WAY_MIN: Duration = Duration::from_millis(1);
-
-/// Datagrams of one send.
-const SEGMENTS: usize = 10;
 
 /// Ports of sockets that asked for none begin here.
 const FIRST_PORT: u16 = 40_000;
@@ -107,14 +100,15 @@ struct Way {
 }
 
 #[derive(Clone, Debug)]
-struct Datagram {
-    from: SocketAddr,
-    to: SocketAddr,
-    bytes: Bytes,
+pub(super) struct Datagram {
+    pub(super) from: SocketAddr,
+    pub(super) to: SocketAddr,
+    pub(super) bytes: Bytes,
 }
 
+/// What has come to a socket.
 #[derive(Debug, Default)]
-struct Inbox {
+pub(super) struct Inbox {
     unplugged: AtomicBool,
     held: Mutex<Held>,
 }
@@ -193,7 +187,8 @@ impl Network {
         }
     }
 
-    fn open(self: &Arc<Self>, mut at: SocketAddr) -> io::Result<Arc<Socket>> {
+    /// A socket at `at`, or at any port for 0: where it is, and what comes to it.
+    pub(super) fn open(&self, mut at: SocketAddr) -> io::Result<(SocketAddr, Arc<Inbox>)> {
         let mut state = self.state.lock();
         if at.port() == 0 {
             let port = state.ports.entry(at.ip()).or_insert(FIRST_PORT);
@@ -205,11 +200,20 @@ impl Network {
         }
         let inbox: Arc<Inbox> = Arc::default();
         state.sockets.insert(at, inbox.clone());
-        drop(state);
-        Ok(Arc::new(Socket { network: self.clone(), at, inbox }))
+        Ok((at, inbox))
     }
 
-    fn send(&self, datagram: Datagram) {
+    /// The socket is no more.
+    pub(super) fn shut(&self, at: SocketAddr, inbox: &Arc<Inbox>) {
+        let mut state = self.state.lock();
+        // At the address of a host that died may be another's by now.
+        if state.sockets.get(&at).is_some_and(|held| Arc::ptr_eq(held, inbox)) {
+            state.sockets.remove(&at);
+        }
+    }
+
+    /// A socket says something.
+    pub(super) fn send(&self, datagram: Datagram) {
         let now = Instant::now();
         let mut state = self.state.lock();
         let fate = state.fate(&datagram, &self.weather);
@@ -345,6 +349,22 @@ fn hash(parts: &[u64]) -> u64 {
 }
 
 impl Inbox {
+    /// Whether its host is gone.
+    pub(super) fn is_unplugged(&self) -> bool {
+        self.unplugged.load(Ordering::Relaxed)
+    }
+
+    /// The next datagram; without one, `reader` is woken when one comes.
+    pub(super) fn take(&self, reader: &Waker) -> Option<Datagram> {
+        let mut held = self.held.lock();
+        let datagram = held.datagrams.pop_front();
+        match &datagram {
+            Some(datagram) => held.bytes -= datagram.bytes.len(),
+            None => held.reader = Some(reader.clone()),
+        }
+        datagram
+    }
+
     fn put(&self, datagram: Datagram) {
         let mut held = self.held.lock();
         if held.bytes + datagram.bytes.len() > SOCKET_BYTES {
@@ -357,132 +377,5 @@ impl Inbox {
         if let Some(reader) = reader {
             reader.wake();
         }
-    }
-}
-
-/// A socket of a host.
-#[derive(Debug)]
-struct Socket {
-    network: Arc<Network>,
-    at: SocketAddr,
-    inbox: Arc<Inbox>,
-}
-
-impl Drop for Socket {
-    fn drop(&mut self) {
-        let mut state = self.network.state.lock();
-        // At the address of a host that died may be another's by now.
-        if state.sockets.get(&self.at).is_some_and(|held| Arc::ptr_eq(held, &self.inbox)) {
-            state.sockets.remove(&self.at);
-        }
-    }
-}
-
-impl AsyncUdpSocket for Socket {
-    fn create_io_poller(self: Arc<Self>) -> Pin<Box<dyn UdpPoller>> {
-        Box::pin(Writable)
-    }
-
-    fn try_send(&self, transmit: &Transmit<'_>) -> io::Result<()> {
-        if self.inbox.unplugged.load(Ordering::Relaxed) {
-            return Ok(());
-        }
-        let contents = Bytes::copy_from_slice(transmit.contents);
-        let step = transmit.segment_size.unwrap_or(contents.len()).max(1);
-        for start in (0..contents.len()).step_by(step) {
-            let bytes = contents.slice(start..contents.len().min(start + step));
-            self.network.send(Datagram { from: self.at, to: transmit.destination, bytes });
-        }
-        Ok(())
-    }
-
-    fn poll_recv(
-        &self,
-        cx: &mut Context<'_>,
-        buffers: &mut [io::IoSliceMut<'_>],
-        meta: &mut [RecvMeta],
-    ) -> Poll<io::Result<usize>> {
-        let mut held = self.inbox.held.lock();
-        let mut count = 0;
-        for (buffer, meta) in buffers.iter_mut().zip(meta) {
-            let Some(Datagram { from, bytes, .. }) = held.datagrams.pop_front() else { break };
-            held.bytes -= bytes.len();
-            // As the kernel does with what a buffer is too small for.
-            let len = bytes.len().min(buffer.len());
-            buffer[..len].copy_from_slice(&bytes[..len]);
-            (meta.addr, meta.len, meta.stride, meta.ecn, meta.dst_ip) = (from, len, len, None, None);
-            count += 1;
-        }
-        if count == 0 {
-            held.reader = Some(cx.waker().clone());
-            return Poll::Pending;
-        }
-        Poll::Ready(Ok(count))
-    }
-
-    fn local_addr(&self) -> io::Result<SocketAddr> {
-        Ok(self.at)
-    }
-
-    fn max_transmit_segments(&self) -> usize {
-        SEGMENTS
-    }
-
-    /// Too large ones are lost, so that quinn looks for the size that passes.
-    fn may_fragment(&self) -> bool {
-        false
-    }
-}
-
-/// A simulated socket always takes what is sent.
-#[derive(Debug)]
-struct Writable;
-
-impl UdpPoller for Writable {
-    fn poll_writable(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
-    }
-}
-
-/// A machine on the network: what a client, or a node in one of its lives, stands on.
-#[derive(Debug)]
-pub struct Host {
-    network: Arc<Network>,
-    ip: IpAddr,
-    seeds: Mutex<Dice>,
-    chance: Mutex<Dice>,
-}
-
-impl Host {
-    /// A host at `ip`.
-    pub fn new(network: Arc<Network>, ip: IpAddr, mut dice: Dice) -> Arc<Self> {
-        Arc::new(Self { network, ip, seeds: Mutex::new(dice.fork()), chance: Mutex::new(dice.fork()) })
-    }
-
-    /// An endpoint at `port`, or any for 0; with `server`, one that accepts.
-    ///
-    /// # Errors
-    /// The port is taken.
-    pub fn listen(&self, port: u16, server: Option<quinn::ServerConfig>) -> io::Result<quinn::Endpoint> {
-        let socket = self.network.open(SocketAddr::new(self.ip, port))?;
-        let mut seed = [0; 32];
-        let mut dice = self.seeds.lock();
-        seed.chunks_mut(8).for_each(|part| part.copy_from_slice(&dice.bits().to_le_bytes()));
-        quic::endpoint_over(socket, Some(seed), server)
-    }
-
-    /// Where it is.
-    pub fn ip(&self) -> IpAddr {
-        self.ip
-    }
-}
-
-impl Ground for Host {
-    fn endpoint(&self, _: SocketAddr) -> io::Result<quinn::Endpoint> {
-        self.listen(0, None)
-    }
-
-    fn random(&self) -> u64 {
-        self.chance.lock().bits()
     }
 }
