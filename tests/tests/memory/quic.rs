@@ -118,6 +118,7 @@ impl Told {
         all.doubled += more.doubled;
         all.damaged += more.damaged;
         all.overtaken += more.overtaken;
+        all.story ^= more.story;
     }
 
     /// Takes in how a call ended.
