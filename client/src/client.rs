@@ -37,6 +37,7 @@ use crate::error::Error;
 use crate::hedge::Budget;
 use crate::hot::Hot;
 use crate::pool::{Naming, Pool};
+use crate::quic::{Ground, Machine};
 use crate::wire::codec::Message;
 use crate::wire::{Class, Header, Trace, Verb, Via, ext};
 use known::{Chosen, Known};
@@ -96,9 +97,15 @@ impl Client {
     /// # Errors
     /// `Invalid` if the configuration names no node.
     pub fn new(config: ClientConfig) -> Result<Self, Error> {
+        Self::on(Arc::new(Machine), config)
+    }
+
+    /// The same on another ground.
+    #[doc(hidden)] // for a network that is simulated
+    pub fn on(ground: Arc<dyn Ground>, config: ClientConfig) -> Result<Self, Error> {
         config.check()?;
         let inner = Inner {
-            pool: Pool::new(config.tls.clone(), Naming::IdOrHost, config.memory),
+            pool: Pool::new(config.tls.clone(), Naming::IdOrHost, config.memory, ground),
             config,
             known: ArcSwapOption::empty(),
             first: Default::default(),

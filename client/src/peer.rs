@@ -3,6 +3,7 @@
 //! A peer is asked for one thing and once. It does not walk, and it does not try again: whom to ask next is the asking node's
 //! decision, which knows who may hold what. Replies are bounded by what was asked for before any of them is read into memory.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -19,6 +20,7 @@ use crate::error::{Error, ErrorKind};
 use crate::frame::TensorHead;
 use crate::object::{ByteRange, ObjectId, PAGE_BYTES, Version};
 use crate::pool::{Naming, Pool, Target};
+use crate::quic::{Ground, Machine};
 use crate::spec::DecodeSpec;
 use crate::tls::TlsFiles;
 use crate::view::View;
@@ -58,11 +60,17 @@ impl Peers {
     /// # Errors
     /// `Invalid` if `memory` is too little.
     pub fn new(id: &str, tls: TlsFiles, memory: u64) -> Result<Peers, Error> {
+        Self::on(Arc::new(Machine), id, tls, memory)
+    }
+
+    /// The same on another ground.
+    #[doc(hidden)] // for a network that is simulated
+    pub fn on(ground: Arc<dyn Ground>, id: &str, tls: TlsFiles, memory: u64) -> Result<Peers, Error> {
         if memory < MEMORY_MIN {
             let message = format!("memory of {memory} bytes is too little for peers: want at least {MEMORY_MIN}");
             return Err(Error::new(ErrorKind::Invalid, message));
         }
-        Ok(Self { id: id.to_owned(), pool: Pool::new(tls, Naming::Id, memory) })
+        Ok(Self { id: id.to_owned(), pool: Pool::new(tls, Naming::Id, memory, ground) })
     }
 
     /// A cached page of `id`, or a cached frame where `spec` is not empty, as far as `node` holds it: nobody else is asked. `None`: not

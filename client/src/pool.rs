@@ -3,8 +3,7 @@
 mod dialer;
 mod link;
 
-use std::collections::HashMap;
-use std::hash::{BuildHasher, Hasher};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -12,6 +11,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use crate::error::{Error, ErrorKind};
+use crate::quic::Ground;
 use crate::stats::Counters;
 use crate::tls::TlsFiles;
 use crate::view::{NodeState, View, state};
@@ -22,7 +22,7 @@ pub(crate) use link::{Kind, Link, Pending};
 const CONNECTIONS_MAX: usize = crate::view::NODES_MAX;
 
 /// Whom a connection leads to.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Target {
     /// The node's name; none for a seed, which is known by its address alone.
     node: Option<String>,
@@ -77,18 +77,23 @@ pub(crate) enum Naming {
 #[derive(Debug)]
 pub(crate) struct Pool {
     dialer: Arc<Dialer>,
-    links: Mutex<HashMap<Target, Arc<Link>>>,
+    links: Mutex<BTreeMap<Target, Arc<Link>>>,
     numbers: AtomicU64,
 }
 
 impl Pool {
-    pub(crate) fn new(tls: TlsFiles, naming: Naming, memory: u64) -> Self {
-        let dialer = Arc::new(Dialer::new(tls, naming, memory));
+    pub(crate) fn new(tls: TlsFiles, naming: Naming, memory: u64, ground: Arc<dyn Ground>) -> Self {
+        let dialer = Arc::new(Dialer::new(tls, naming, memory, ground));
         Self { dialer, links: Mutex::default(), numbers: AtomicU64::new(0) }
     }
 
     pub(crate) fn counters(&self) -> &Counters {
         &self.dialer.counters
+    }
+
+    /// Uniform bits.
+    pub(crate) fn random(&self) -> u64 {
+        self.dialer.random()
     }
 
     /// The link to `target`.
@@ -143,11 +148,6 @@ impl Pool {
 
 fn unavailable(message: String) -> Error {
     Error::new(ErrorKind::Unavailable, message)
-}
-
-/// Uniform bits, different in every process and call.
-pub(crate) fn random() -> u64 {
-    std::hash::RandomState::new().build_hasher().finish()
 }
 
 /// The host of `host:port` or `[v6]:port`.

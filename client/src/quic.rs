@@ -3,6 +3,8 @@
 //! The datagram size decides what a byte costs: measured on loopback, both ends together, 1.6 CPU-seconds per GB at 1,452 bytes,
 //! 0.5 at 8,900, 0.4 at 16,000. So each connection looks for the largest size that its own path carries; nothing is set for all.
 
+use std::fmt;
+use std::hash::{BuildHasher, Hasher};
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
 use std::pin::Pin;
@@ -11,7 +13,9 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use quinn::udp::{RecvMeta, Transmit};
-use quinn::{AckFrequencyConfig, AsyncUdpSocket, EndpointConfig, MtuDiscoveryConfig, TransportConfig, UdpPoller, VarInt};
+use quinn::{
+    AckFrequencyConfig, AsyncUdpSocket, EndpointConfig, MtuDiscoveryConfig, Runtime, TransportConfig, UdpPoller, VarInt,
+};
 
 /// Largest datagram that is looked for, in bytes. Past 16 KiB nothing was gained on loopback, the receive buffers (32 of 64
 /// times this, touched only as far as used) grow, and quinn's `initial_mtu` has a known fault there.
@@ -106,11 +110,44 @@ pub fn bind(address: SocketAddr) -> io::Result<UdpSocket> {
 
 /// An endpoint over `socket`; with `server`, one that accepts. Must be called inside a tokio runtime.
 pub fn endpoint(socket: UdpSocket, server: Option<quinn::ServerConfig>) -> io::Result<quinn::Endpoint> {
-    let runtime: Arc<dyn quinn::Runtime> = Arc::new(quinn::TokioRuntime);
-    let socket = Arc::new(Split(runtime.wrap_udp_socket(socket)?));
+    endpoint_over(quinn::TokioRuntime.wrap_udp_socket(socket)?, None, server)
+}
+
+/// The same over any socket; with `seed`, what the endpoint draws by chance is drawn again by the next one of that seed.
+#[doc(hidden)] // for a network that is simulated
+pub fn endpoint_over(
+    socket: Arc<dyn AsyncUdpSocket>,
+    seed: Option<[u8; 32]>,
+    server: Option<quinn::ServerConfig>,
+) -> io::Result<quinn::Endpoint> {
     let mut config = EndpointConfig::default();
-    config.max_udp_payload_size(DATAGRAM_MAX).map_err(io::Error::other)?;
-    quinn::Endpoint::new_with_abstract_socket(config, server, socket, runtime)
+    config.rng_seed(seed).max_udp_payload_size(DATAGRAM_MAX).map_err(io::Error::other)?;
+    quinn::Endpoint::new_with_abstract_socket(config, server, Arc::new(Split(socket)), Arc::new(quinn::TokioRuntime))
+}
+
+/// What connections stand on: sockets, and chance. Simulations have their own, so that a seed tells one story.
+#[doc(hidden)] // for a network that is simulated
+pub trait Ground: fmt::Debug + Send + Sync {
+    /// An endpoint that connects from any port of `any`, an unspecified address.
+    fn endpoint(&self, any: SocketAddr) -> io::Result<quinn::Endpoint>;
+
+    /// Uniform bits.
+    fn random(&self) -> u64;
+}
+
+/// The machine that the process runs on.
+#[derive(Debug)]
+pub(crate) struct Machine;
+
+impl Ground for Machine {
+    fn endpoint(&self, any: SocketAddr) -> io::Result<quinn::Endpoint> {
+        endpoint(bind(any)?, None)
+    }
+
+    /// Different in every process and call.
+    fn random(&self) -> u64 {
+        std::hash::RandomState::new().build_hasher().finish()
+    }
 }
 
 /// A socket that sends a large transmit in parts that the kernel takes.

@@ -56,8 +56,9 @@ pub fn server_config(mut tls: rustls::ServerConfig) -> Result<quinn::ServerConfi
 pub async fn accept(endpoint: quinn::Endpoint, service: Arc<Service>, stop: CancellationToken) {
     loop {
         let incoming = tokio::select! {
-            incoming = endpoint.accept() => incoming,
+            biased;
             () = stop.cancelled() => return,
+            incoming = endpoint.accept() => incoming,
         };
         let Some(incoming) = incoming else { return };
         let handshakes = service.counts.handshakes.count();
@@ -87,8 +88,9 @@ async fn connection(incoming: quinn::Incoming, handshake: Entered, service: Arc<
     let mut asked = false;
     loop {
         let accepted = tokio::select! {
-            accepted = connection.accept_bi() => accepted,
+            biased;
             () = service.closing.cancelled() => return connection.close(code::LEAVING.into(), b"node ends"),
+            accepted = connection.accept_bi() => accepted,
         };
         // An error is the connection's end, whatever ended it.
         let Ok((send, recv)) = accepted else { return };

@@ -3,7 +3,7 @@
 //! A slot may be asked for by two requests at once. Whichever has its item first writes it; the other passes over its own, or is
 //! stopped. An exchange pauses where the rest of the batch has something to decide, and goes on from there.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -37,8 +37,8 @@ pub(super) struct Exchange {
     pub(super) link: Arc<Link>,
     /// Whether it was sent because another one is slow.
     pub(super) is_hedge: bool,
-    /// What is not answered.
-    pub(super) open: HashMap<usize, Want>,
+    /// What is not answered, in the order of slots.
+    pub(super) open: BTreeMap<usize, Want>,
     pub(super) done: Vec<(usize, Version)>,
     pub(super) failed: Vec<(Want, Error)>,
     /// Slots that another request was writing already.
@@ -91,7 +91,7 @@ impl Exchange {
     /// What is open ends with `error`.
     fn end(mut self, error: &Error) -> Self {
         self.reply = None;
-        self.failed.extend(self.open.drain().map(|(_, want)| (want, error.clone())));
+        self.failed.extend(std::mem::take(&mut self.open).into_values().map(|want| (want, error.clone())));
         self
     }
 

@@ -154,10 +154,13 @@ fn protocol(message: &str) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
     use crate::frame::Dtype;
     use crate::object::VERSION_BYTES_MAX;
     use crate::pool::{Naming, Pool, Target};
+    use crate::quic::Machine;
     use crate::wire::codec;
 
     /// Promise: whatever the addresses, each request can be sent, and each picture is in one.
@@ -173,7 +176,7 @@ mod tests {
         let specs: Vec<DecodeSpec> = (0..1000).map(|frame| VideoSpec::at(u64::MAX - frame, image.clone()).into()).collect();
         assert!(specs.iter().all(|spec| spec.to_string().len() <= 256));
         let slots: Vec<Slot<'_>> = ids.iter().zip(&specs).map(|(id, spec)| Slot { id, spec, version: &version }).collect();
-        let pool = Pool::new(Default::default(), Naming::Id, 1 << 30);
+        let pool = Pool::new(Default::default(), Naming::Id, 1 << 30, Arc::new(Machine));
         let link = pool.link(&Target::node("n", "a:1")).expect("link");
         let mut groups = Groups::default();
         for (index, slot) in slots.iter().enumerate() {

@@ -8,7 +8,7 @@ use super::{Client, Inner, Tries};
 use crate::error::{Error, ErrorKind};
 use crate::health::Standing;
 use crate::hot;
-use crate::pool::{Link, Pool, Target, random};
+use crate::pool::{Link, Pool, Target};
 use crate::route;
 use crate::stats::{Counters, Stats, count};
 use crate::topology::Topology;
@@ -60,16 +60,16 @@ impl Known {
         self.links.get(id)
     }
 
-    /// Links of all nodes that are not gone.
+    /// Links of all nodes that are not gone, by name.
     pub(super) fn all(&self) -> impl Iterator<Item = &Arc<Link>> {
-        self.links.values()
+        self.topology.view().rows().filter_map(|row| self.link(&row.id))
     }
 
-    /// Links of the members that may be asked, beginning anywhere.
-    pub(super) fn good(&self) -> Vec<&Arc<Link>> {
+    /// Links of the members that may be asked, beginning where `random` says.
+    pub(super) fn good(&self, random: u64) -> Vec<&Arc<Link>> {
         let members = self.topology.view().members().filter_map(|row| Some((row, self.link(&row.id)?)));
         let mut good: Vec<_> = members.filter(|(row, link)| link.standing(row) == Standing::Good).map(|(_, link)| link).collect();
-        let middle = (random() % good.len().max(1) as u64) as usize;
+        let middle = (random % good.len().max(1) as u64) as usize;
         good.rotate_left(middle);
         good
     }
@@ -95,7 +95,7 @@ impl Known {
     }
 
     /// Whom a try asks, if its key is spread over so many nodes.
-    fn choose(&self, tries: &Tries, replicas: usize) -> Option<Chosen> {
+    fn choose(&self, tries: &Tries, replicas: usize, random: impl FnOnce() -> u64) -> Option<Chosen> {
         if tries.is_fresh() && replicas <= 1 {
             let first = self.topology.server(tries.key)?;
             let link = self.link(&first.id)?;
@@ -134,7 +134,7 @@ impl Client {
     pub(super) fn choose(&self, known: &Known, tries: &Tries) -> Result<Chosen, Error> {
         let Inner { pool, hot, .. } = &*self.inner;
         let replicas = if tries.is_fresh() { hot.lock().asked(tries.key, known.members()) } else { 1 };
-        let chosen = known.choose(tries, replicas);
+        let chosen = known.choose(tries, replicas, || pool.random());
         let chosen = chosen.ok_or_else(|| Error::new(ErrorKind::Unavailable, "the cluster has no serving node"))?;
         match chosen.via {
             Via::Owner => {}

@@ -56,7 +56,10 @@ impl Client {
             Ok(known) if known.members() > 0 => Ok(known),
             Ok(_) => Err(Error::new(ErrorKind::Unavailable, "the cluster has no serving node")),
             Err(error) => {
-                *failed = Some((Instant::now(), error.clone()));
+                // That its own time was up is nobody else's failure.
+                if error.kind != ErrorKind::Timeout {
+                    *failed = Some((Instant::now(), error.clone()));
+                }
                 Err(error)
             }
         }
@@ -66,7 +69,7 @@ impl Client {
     pub(super) async fn fetch(&self, call: &Call, deadline: Instant) -> Result<Arc<Known>, Error> {
         let Inner { pool, config, .. } = &*self.inner;
         let known = self.known();
-        let mut links: Vec<Arc<Link>> = known.iter().flat_map(|known| known.good().into_iter().cloned()).collect();
+        let mut links: Vec<Arc<Link>> = known.iter().flat_map(|known| known.good(pool.random()).into_iter().cloned()).collect();
         for address in &config.addresses {
             // A seed may be at the address of a node that is no more.
             if !links.iter().any(|link| link.target().address() == address) {
@@ -87,8 +90,9 @@ impl Client {
         };
         let mut asked: FuturesUnordered<_> =
             links.into_iter().take(FETCH_MAX).enumerate().map(|(place, link)| one(place, link)).collect();
-        let mut last = Error::new(ErrorKind::Unavailable, "no node is configured");
-        while let Some((link, told)) = asked.next().await {
+        let mut last = None;
+        // Those whose turn had not come are not waited for.
+        while let Ok(Some((link, told))) = timeout_at(until, asked.next()).await {
             match told {
                 Ok(view) => {
                     drop(asked);
@@ -96,12 +100,13 @@ impl Client {
                 }
                 // Only the caller's own deadline is its end; a node that does not answer is one of several.
                 Err(error) if error.kind == ErrorKind::Timeout && until < deadline => {
-                    last = Error::new(ErrorKind::Unavailable, format!("no answer from {}", link.target().address()));
+                    let message = format!("no answer from {}", link.target().address());
+                    last = Some(Error::new(ErrorKind::Unavailable, message));
                 }
-                Err(error) => last = error,
+                Err(error) => last = Some(error),
             }
         }
-        Err(last)
+        Err(last.unwrap_or_else(|| Error::new(ErrorKind::Unavailable, "no node answered in time")))
     }
 
     /// Asks for the whole view in the background, of `link` if it is given: a node was lost, or has more to tell than a reply carries.

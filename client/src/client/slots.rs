@@ -4,7 +4,7 @@
 //! that failed is asked for again by its own order of nodes, whatever the others do. The call returns when every slot has its outcome,
 //! and drops whatever is under way still: from then on nobody writes.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use futures::future::{AbortHandle, Abortable, BoxFuture, FutureExt};
@@ -40,7 +40,7 @@ struct Work<'a> {
     tried: Vec<(usize, u32)>,
     /// Slots without outcome.
     left: usize,
-    requests: HashMap<u64, Request>,
+    requests: BTreeMap<u64, Request>,
     next: u64,
 }
 
@@ -69,7 +69,7 @@ impl Client {
             tried: vec![(0, 1); outcomes.len()],
             outcomes,
             left: wants.len(),
-            requests: HashMap::new(),
+            requests: BTreeMap::new(),
             next: 0,
         };
         work.steps.push(route(ask, wants, Duration::ZERO).boxed());
@@ -203,7 +203,8 @@ impl<'a> Work<'a> {
             if hopeful || self.outcomes[want.index].is_some() {
                 continue;
             }
-            want.tries.attempt = attempt;
+            // A slot for which there was no node to ask has tried without asking.
+            want.tries.attempt = want.tries.attempt.max(attempt);
             match want.tries.step(self.ask.client, &error, exchange.map(|exchange| &exchange.link), self.ask.deadline) {
                 None => self.outcome(want.index, Err(Error { attempt, ..error })),
                 Some(Duration::ZERO) => now.push(want),

@@ -13,7 +13,7 @@ use crate::fake::{Authority, FakeNode, Item, refusal, script};
 use crate::view::View;
 use crate::wire::codec::{self, PREFIX_BYTES};
 use crate::wire::{FramesBody, Header, ItemHead, NodeRow, ReadBody, Status, TensorItem, Verb, Via, ViewPayload, ext};
-use crate::{Client, ClientConfig, ImageSpec, ObjectId, RouteKey, Topology};
+use crate::{Call, Client, ClientConfig, ImageSpec, ObjectId, RouteKey, Topology};
 
 /// A whole answer to a request for raw bytes: the node's letter, as often as is asked for.
 fn bytes(letter: u8, body: &[u8]) -> Vec<Item> {
@@ -336,6 +336,62 @@ async fn any_seed_will_do() {
     let (began, client) = (Instant::now(), client(&authority, &format!("{},{}", dead.row.quic, node.row.quic)));
     assert_eq!(letter(&client).await, b'a');
     assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+}
+
+/// Promise: a call that no node answers ends by its deadline, however many seeds are left to ask.
+#[tokio::test]
+async fn dead_seeds_do_not_hold_a_call() {
+    let silent: Vec<_> = (0..7).map(|_| std::net::UdpSocket::bind("127.0.0.1:0").expect("bind")).collect();
+    let addresses: Vec<String> = silent.iter().map(|socket| socket.local_addr().expect("address").to_string()).collect();
+    let (client, call) = (client(&Authority::new(), &addresses.join(",")), limited(100));
+    let began = Instant::now();
+    client.read(&"s3://abc/k".parse().expect("id"), 0, None, &call).await.expect_err("nobody is there");
+    assert!(began.elapsed() < Duration::from_millis(800), "a call of 100 ms took {:?}", began.elapsed());
+}
+
+/// Promise: where no node serves, a batch asks again with growing pauses, and not as fast as it is answered.
+#[tokio::test]
+async fn batches_without_a_node_do_not_hammer() {
+    let authority = Authority::new();
+    let (node, view) = alone(&authority, "a", b'a').await;
+    view.lock().merge(NodeRow { version: 3, state: 2, ..node.row.clone() }).expect("merge");
+    let (client, ids, batch) = (client(&authority, &node.row.quic), ["s3://abc/k".parse().expect("id")], Batch::new(1, 1 << 20));
+    let outcomes = client.images(&ids, &ImageSpec::default(), &batch, &limited(500)).await;
+    assert!(outcomes[0].is_err());
+    let requests = client.stats().requests;
+    assert!((2..40).contains(&requests), "{requests} requests within half a second");
+}
+
+/// Promise: a caller whose time is up while it asks for the view does not end those who wait for it with more time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 3)]
+async fn deadlines_are_not_shared() {
+    let authority = Authority::new();
+    let (node, view) = alone(&authority, "a", b'a').await;
+    let client = client(&authority, &node.row.quic);
+    let (go, wait) = std::sync::mpsc::channel::<()>();
+    let (tell, is_held) = std::sync::mpsc::channel();
+    // Until then the node says nothing of its view.
+    let holder = std::thread::spawn(move || {
+        let _view = view.lock();
+        tell.send(()).expect("the test waits");
+        let _ = wait.recv();
+    });
+    is_held.recv().expect("held");
+    let (id, short, long) = ("s3://abc/k".parse().expect("id"), limited(300), limited(20_000));
+    let first = async {
+        let answer = client.read(&id, 0, Some(10), &short).await;
+        drop(go);
+        answer
+    };
+    let (first, second) = tokio::join!(first, client.read(&id, 0, Some(10), &long));
+    first.expect_err("no view in time");
+    assert_eq!(second.expect("it had time").bytes[0], b'a');
+    holder.join().expect("holder");
+}
+
+/// A call of so many milliseconds.
+fn limited(ms: u64) -> Call {
+    Call { timeout: Some(Duration::from_millis(ms)), ..Call::default() }
 }
 
 /// Promise: a node that was started again where it was is found, alone as it is, and under another name too.

@@ -9,7 +9,7 @@ use super::known::Chosen;
 use super::{Call, Client};
 use crate::error::{Error, ErrorKind};
 use crate::object::RouteKey;
-use crate::pool::{Link, random};
+use crate::pool::Link;
 use crate::route::{self, Failure, Step};
 use crate::stats::count;
 
@@ -58,7 +58,7 @@ impl Tries {
             elsewhere: known.as_ref().zip(link).is_some_and(|(known, link)| known.elsewhere(link)),
             left: deadline.saturating_duration_since(Instant::now()),
         };
-        let (after, next) = match route::after_failure(&failure, random()) {
+        let (after, next) = match route::after_failure(&failure, client.inner.pool.random()) {
             Step::GiveUp => return None,
             Step::Again { after } => (after, false),
             Step::Next { after } => (after, true),

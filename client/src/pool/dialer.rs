@@ -10,7 +10,7 @@ use tokio::time::{Instant, timeout};
 
 use super::{Naming, Target, host_of, unavailable};
 use crate::error::{Error, ErrorKind};
-use crate::quic::{self, Windows};
+use crate::quic::{self, Ground, Windows};
 use crate::stats::Counters;
 use crate::tls::{self, TlsFiles};
 
@@ -27,6 +27,7 @@ pub(crate) struct Dialer {
     tls: TlsFiles,
     naming: Naming,
     windows: Windows,
+    ground: Arc<dyn Ground>,
     endpoints: Mutex<Endpoints>,
     /// When a packet last came, on any connection.
     heard: Mutex<Instant>,
@@ -48,11 +49,12 @@ struct Socket {
 }
 
 impl Dialer {
-    pub(super) fn new(tls: TlsFiles, naming: Naming, memory: u64) -> Self {
+    pub(super) fn new(tls: TlsFiles, naming: Naming, memory: u64, ground: Arc<dyn Ground>) -> Self {
         Self {
             tls,
             naming,
             windows: Windows::client(memory),
+            ground,
             endpoints: Mutex::default(),
             heard: Mutex::new(Instant::now()),
             elsewhere: AtomicBool::new(naming == Naming::Id),
@@ -63,6 +65,11 @@ impl Dialer {
     /// Bytes that a connection may receive before they are read.
     pub(super) fn receive_window(&self) -> u32 {
         self.windows.receive
+    }
+
+    /// Uniform bits.
+    pub(super) fn random(&self) -> u64 {
+        self.ground.random()
     }
 
     pub(super) fn elsewhere(&self) -> bool {
@@ -122,8 +129,7 @@ impl Dialer {
         if let Some(socket) = slot {
             return Ok(socket.endpoint.clone());
         }
-        let made = quic::bind(any).and_then(|socket| quic::endpoint(socket, None));
-        let endpoint = made.map_err(|e| unavailable(format!("cannot open a UDP socket: {e}")))?;
+        let endpoint = self.ground.endpoint(any).map_err(|e| unavailable(format!("cannot open a UDP socket: {e}")))?;
         *slot = Some(Socket { endpoint: endpoint.clone(), made: Instant::now() });
         Ok(endpoint)
     }

@@ -16,7 +16,7 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
 use super::dialer::Dialer;
-use super::{Target, random, unavailable};
+use super::{Target, unavailable};
 use crate::error::Error;
 use crate::health::{self, Ear, Heard, Moment, Standing, TICK};
 use crate::hedge::Waits;
@@ -248,7 +248,7 @@ impl Link {
             }
         };
         let since = state.silence.map_or(now, |silence| silence.since);
-        state.silence = Some(Silence { since, failures, next: now + health::probe_pause(failures, random()) });
+        state.silence = Some(Silence { since, failures, next: now + health::probe_pause(failures, self.dialer.random()) });
         state.lost = Some(now);
     }
 
@@ -369,12 +369,14 @@ async fn watch(link: Weak<Link>, wake: Arc<Notify>) {
             Phase::Shut => return,
             Phase::Idle => wake.notified().await,
             Phase::Up(connection) => tokio::select! {
+                biased;
                 _ = connection.closed() => ended(&link, &connection),
                 () = wake.notified() => {}
             },
             Phase::Listening(connection) => {
                 let began = Instant::now();
                 tokio::select! {
+                    biased;
                     _ = connection.closed() => ended(&link, &connection),
                     () = sleep(TICK) => {
                         if let Some(link) = link.upgrade() {
@@ -385,6 +387,7 @@ async fn watch(link: Weak<Link>, wake: Arc<Notify>) {
             }
             Phase::Down { probe } => {
                 tokio::select! {
+                    biased;
                     () = sleep_until(probe) => {}
                     () = wake.notified() => continue,
                 }

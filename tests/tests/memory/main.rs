@@ -2,6 +2,7 @@
 
 mod cluster;
 mod herd;
+mod quic;
 mod reads;
 mod replaced;
 mod simulation;
