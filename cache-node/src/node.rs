@@ -117,7 +117,8 @@ impl Node {
         let store = Arc::new(FoyerStore::open(cache).await?);
         let pool = Arc::new(WorkerPool::start(pool).await?);
         let (ca, carries_own_name) = (identity.ca.clone(), identity.carries(&config.node.id));
-        let endpoint = framecache::quic::endpoint(quic, Some(serve::quic::server_config(identity.server_tls()?)?))?;
+        let server_config = serve::quic::server_config(identity.server_tls()?)?;
+        let endpoint = framecache::quic::endpoint(quic, Some(server_config.clone()))?;
         let quic = endpoint.local_addr()?;
         let row = row(&config, quic);
         let members = Arc::new(Members::new(&config.node.id, alone(&row)));
@@ -158,7 +159,7 @@ impl Node {
         );
 
         let stop = CancellationToken::new();
-        tasks.spawn(serve::quic::accept(endpoint.clone(), service.clone(), stop.clone()));
+        tasks.spawn(serve::quic::accept(endpoint.clone(), server_config, service.clone(), stop.clone()));
         // The others prove this node by its door, so that it is open before they are told.
         let cluster = meeting::join(&config, row.clone(), keys, links.clone()).await?;
         if let Some(cluster) = &cluster {

@@ -1,13 +1,13 @@
 //! Whether a node answers: judged by the packets that come from it, not by how long it works.
 //!
 //! A node that is alive acknowledges packets within milliseconds, however long its reply takes; one that was killed, frozen or cut off
-//! sends nothing. So a node is *silent* when somebody waits for it and no packet has come for [`SILENT`], although packets were sent
-//! to it that a living one acknowledges. Its connection is left, and what is in flight moves on at once. One probe at a time finds out
-//! when it is back.
+//! sends nothing. So a node is *silent* when somebody has asked it for something and no packet has come for [`SILENT`], although packets
+//! were sent to it that a living one acknowledges; who asked may have gone meanwhile, to another node or for good. Its connection is
+//! left, and what is in flight moves on at once. One probe at a time finds out when it is back.
 
 use std::time::Duration;
 
-/// How often a node is listened to while somebody waits for it.
+/// How often a node is listened to while somebody waits for it, or has in vain.
 pub const TICK: Duration = Duration::from_millis(50);
 
 /// Without a packet for this long a node is silent. Six times the longest time that a node takes to acknowledge over a wide network,
@@ -51,8 +51,6 @@ pub struct Moment {
     pub slept: Duration,
     /// Packets that have come from it so far.
     pub datagrams: u64,
-    /// Whether somebody waits for it.
-    pub waiting: bool,
     /// Whether there is another node to ask.
     pub elsewhere: bool,
     /// Round trip time.
@@ -64,7 +62,7 @@ pub struct Moment {
 pub enum Heard {
     /// Nothing: a packet came.
     Alive,
-    /// Nothing: nobody waits, or not for long.
+    /// Nothing: it has not been quiet for long.
     Fine,
     /// Send it a packet that it has to acknowledge.
     Nudge,
@@ -89,11 +87,10 @@ impl Default for Ear {
 impl Ear {
     /// Takes in what is seen now.
     pub fn tick(&mut self, now: Moment) -> Heard {
-        if now.datagrams != self.datagrams || !now.waiting {
-            let came = now.datagrams != self.datagrams;
+        if now.datagrams != self.datagrams {
             self.datagrams = now.datagrams;
             self.quiet = Duration::ZERO;
-            return if came { Heard::Alive } else { Heard::Fine };
+            return Heard::Alive;
         }
         // Who slept too long has not listened: packets may lie unread in the socket.
         if now.slept > 2 * TICK {
@@ -110,6 +107,11 @@ impl Ear {
             quiet if quiet * 2 >= limit => Heard::Nudge,
             _ => Heard::Fine,
         }
+    }
+
+    /// Whether it was asked for something and has not been heard since: then it is listened to until it is, whoever waits.
+    pub fn is_listening(&self) -> bool {
+        !self.quiet.is_zero()
     }
 
     /// The node is connected again, after a silence of that length.
@@ -142,7 +144,7 @@ pub fn fraction(most: Duration, random: u64) -> Duration {
 mod tests {
     use super::*;
 
-    const NOW: Moment = Moment { slept: TICK, datagrams: 5, waiting: true, elsewhere: true, rtt: Duration::ZERO };
+    const NOW: Moment = Moment { slept: TICK, datagrams: 5, elsewhere: true, rtt: Duration::ZERO };
 
     /// Ticks until a node of which nothing is heard is left, and how many nudges it had.
     fn silent_after(ear: &mut Ear, now: Moment) -> (u32, u32) {
@@ -170,16 +172,13 @@ mod tests {
         assert_eq!(silent_after(&mut Ear::default(), far).0 * TICK, Duration::from_millis(800));
     }
 
-    /// Promise: a node that sends packets, one that nobody waits for, and one to which we did not listen, are not silent.
+    /// Promise: a node that sends packets, and one to which we did not listen, are not silent.
     #[test]
     fn living_nodes_are_kept() {
         let mut ear = Ear::default();
         for tick in 0..1000 {
             assert_ne!(ear.tick(Moment { datagrams: tick / 5, ..NOW }), Heard::Silent, "a packet each 250 ms");
         }
-        let mut ear = Ear::default();
-        ear.tick(NOW);
-        assert!((0..1000).all(|_| ear.tick(Moment { waiting: false, ..NOW }) == Heard::Fine));
         let mut ear = Ear::default();
         ear.tick(NOW);
         assert!((0..1000).all(|_| ear.tick(Moment { slept: 3 * TICK, ..NOW }) == Heard::Nudge));

@@ -21,6 +21,9 @@ use quinn::{
 /// times this, touched only as far as used) grow, and quinn's `initial_mtu` has a known fault there.
 const DATAGRAM_MAX: u16 = 16_300;
 
+/// Largest datagram that a path beyond this machine carries: a jumbo frame of 9,000 bytes less the IPv6 and UDP headers.
+const DATAGRAM_JUMBO: u16 = 8_952;
+
 /// Most bytes that one UDP send may carry, whatever its segments: 65,535 less the IPv4 and UDP headers. Past it the kernel
 /// answers EMSGSIZE and quinn takes the datagrams for lost.
 const SEND_BYTES_MAX: usize = 65_507;
@@ -53,24 +56,30 @@ pub struct Windows {
     pub send: u64,
     /// Streams that the peer may have open.
     pub streams: u32,
+    /// Bytes of the largest datagram that is looked for; a connection keeps a buffer of its own for one.
+    pub datagram: u16,
 }
 
 impl Windows {
     /// A node's side: requests are small and many. What is sent and not acknowledged is on no budget, so it is kept as small as a
     /// network of 1 ms and 2 GB/s permits; it shares its memory with the cache that it came from.
-    pub const NODE: Windows = Windows { stream: 256 << 10, receive: 512 << 10, send: 2 << 20, streams: 256 };
+    pub const NODE: Windows =
+        Windows { stream: 256 << 10, receive: 512 << 10, send: 2 << 20, streams: 256, datagram: DATAGRAM_MAX };
+
+    /// The same among very many: most are idle, and ten thousand of them are not to keep a large datagram each.
+    pub const CROWD: Windows = Windows { datagram: DATAGRAM_JUMBO, ..Self::NODE };
 
     /// A client's side, out of `memory` bytes that it may use: half of it, since a reply is copied out as it arrives.
     pub fn client(memory: u64) -> Windows {
         let receive = (memory / 2).clamp(1 << 20, 64 << 20) as u32;
-        Windows { stream: receive.min(16 << 20), receive, send: 4 << 20, streams: 0 }
+        Windows { stream: receive.min(16 << 20), receive, send: 4 << 20, streams: 0, datagram: DATAGRAM_MAX }
     }
 }
 
 /// The transport of both ends.
 pub fn transport(windows: Windows, keep_alive: Option<Duration>) -> TransportConfig {
     let mut discovery = MtuDiscoveryConfig::default();
-    discovery.upper_bound(DATAGRAM_MAX);
+    discovery.upper_bound(windows.datagram);
     let mut acks = AckFrequencyConfig::default();
     acks.ack_eliciting_threshold(VarInt::from_u32(ACK_EVERY)).max_ack_delay(Some(Duration::from_millis(5)));
     let mut cubic = quinn::congestion::CubicConfig::default();

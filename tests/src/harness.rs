@@ -178,7 +178,7 @@ impl Cluster {
     pub async fn connect(&self, index: usize, window: u32) -> quinn::Connection {
         let files = TlsFiles { ca: Some(self.ca.clone()), ..TlsFiles::default() };
         let mut config = tls::client(&files, "127.0.0.1").expect("tls");
-        let windows = Windows { stream: window, receive: window, send: 4 << 20, streams: 0 };
+        let windows = Windows { stream: window, receive: window, ..Windows::client(8 << 20) };
         config.transport_config(Arc::new(quic::transport(windows, None)));
         let socket = quic::bind(SocketAddr::from(([127, 0, 0, 1], 0))).expect("socket");
         let endpoint = quic::endpoint(socket, None).expect("endpoint");

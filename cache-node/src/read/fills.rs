@@ -106,11 +106,10 @@ impl Reader {
             let fill = Fill { what, from: From::Here };
             return self.filled_here(fill, purpose, Terms { way: Way::Itself, ..terms }).await;
         }
-        let deadline = terms.deadline;
         match what {
-            What::Head(object) => self.fill_head(&object, deadline).await,
-            What::Page(object, page, pin) => self.fill_page(&object, page, pin, purpose, deadline).await,
-            What::Exact(object, range, version) => self.fill_exact(&object, range, &version, deadline).await,
+            What::Head(object) => self.fill_head(&object, terms.deadline).await,
+            What::Page(object, page, pin) => self.fill_page(&object, page, pin, purpose, &terms).await,
+            What::Exact(object, range, version) => self.fill_exact(&object, range, &version, &terms).await,
         }
     }
 
@@ -163,9 +162,9 @@ impl Reader {
         page: Page,
         pin: Option<Version>,
         purpose: Purpose,
-        deadline: Instant,
+        terms: &Terms,
     ) -> FillResult {
-        let key = pages::key(object, page);
+        let (key, deadline) = (pages::key(object, page), terms.deadline);
         // Another flight may have landed between the look-up and this one's start.
         if let Some(entry) = self.store.get_ram(&key, pin.as_ref()).filter(|_| pin.is_some()) {
             return Ok(entry);
@@ -180,7 +179,7 @@ impl Reader {
             Purpose::Reply(None) => InsertHint::Normal,
         };
         let wanted = self.version_for_holders(object, page, pin.clone(), deadline).await?;
-        if let Some(entry) = self.page_from_holders(object, page, wanted.as_ref(), deadline).await {
+        if let Some(entry) = self.page_from_holders(object, page, wanted.as_ref(), terms).await {
             self.heads.insert(object, entry.head.clone());
             self.store.insert(key, entry.clone(), hint);
             return Ok(entry);
@@ -220,11 +219,12 @@ impl Reader {
         Ok(Some(self.fill_head(object, deadline).await?.head.version))
     }
 
-    async fn fill_exact(&self, object: &ObjectId, range: ByteRange, version: &Version, deadline: Instant) -> FillResult {
+    async fn fill_exact(&self, object: &ObjectId, range: ByteRange, version: &Version, terms: &Terms) -> FillResult {
+        let deadline = terms.deadline;
         let _reservation = self.budget.reserve(FILLS, range.len(), deadline).await?;
         let page = Page::new(range.start() / PAGE_BYTES);
         let held = match page.range().intersect(range) == range {
-            true => self.page_from_holders(object, page, Some(version), deadline).await,
+            true => self.page_from_holders(object, page, Some(version), terms).await,
             false => None,
         };
         if let Some((head, bytes)) = held.and_then(|entry| Some((entry.head.clone(), pages::slice(&entry, page, range)?))) {

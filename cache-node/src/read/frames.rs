@@ -270,7 +270,7 @@ impl Reader {
         let held = |spec: &DecodeSpec| self.store.get_ram(&frames::key(&id, spec), Some(&version));
         let mut held: Vec<Option<Entry>> = specs.iter().map(held).collect();
         for (spec, held) in specs.iter().zip(&mut held).filter(|(spec, held)| held.is_none() && !is_one_off(spec)) {
-            *held = self.held_elsewhere(&id, spec, &version, deadline).await;
+            *held = self.held_elsewhere(&id, spec, &version, &terms).await;
         }
         let lacking: Vec<DecodeSpec> =
             specs.iter().zip(&held).filter(|(_, held)| held.is_none()).map(|(spec, _)| spec.clone()).collect();

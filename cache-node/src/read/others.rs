@@ -16,6 +16,9 @@ use crate::cluster::{Lent, Piece};
 /// origin is as quick.
 const PEEK_MAX: Duration = Duration::from_millis(250);
 
+/// The same for the node that serves the key, where the caller did not reach it: it is most likely gone, and the others do not know yet.
+const PEEK_DOUBTED_MAX: Duration = Duration::from_millis(50);
+
 /// What came of asking the node that serves a key.
 pub(super) enum Served<T> {
     /// Its answer: a failure that every node would give, too.
@@ -128,13 +131,13 @@ impl Reader {
         object: &ObjectId,
         page: Page,
         version: Option<&Version>,
-        deadline: Instant,
+        terms: &Terms,
     ) -> Option<Entry> {
         if version.is_none() && self.policy(object) != Freshness::Immutable {
             return None;
         }
         let key = Self::raw_key(object, page.range().start());
-        let lent = self.peek(object, key, Piece::Page(page), version, page.range().len(), deadline).await?;
+        let lent = self.peek(object, key, Piece::Page(page), version, page.range().len(), terms).await?;
         let head = self.head_of(&lent);
         if version.is_none() && self.is_outdated(object, &head) {
             return None;
@@ -149,9 +152,9 @@ impl Reader {
         spec: &DecodeSpec,
         version: &Version,
         most: u64,
-        deadline: Instant,
+        terms: &Terms,
     ) -> Option<Entry> {
-        let lent = self.peek(id, spec.route(id), Piece::Frame(spec), Some(version), most, deadline).await?;
+        let lent = self.peek(id, spec.route(id), Piece::Frame(spec), Some(version), most, terms).await?;
         self.frame_of(lent)
     }
 
@@ -163,10 +166,13 @@ impl Reader {
         piece: Piece<'_>,
         version: Option<&Version>,
         most: u64,
-        deadline: Instant,
+        terms: &Terms,
     ) -> Option<Lent> {
+        let doubted = self.peers.server(key).filter(|_| terms.way == Way::Itself);
         for node in self.peers.holders(key) {
-            let until = deadline.min(Instant::now() + PEEK_MAX);
+            let is_doubted = doubted.as_ref().is_some_and(|server| server.id == node.id);
+            let longest = if is_doubted { PEEK_DOUBTED_MAX } else { PEEK_MAX };
+            let until = terms.deadline.min(Instant::now() + longest);
             self.counts.peeks.fetch_add(1, Relaxed);
             match self.peers.peek(&node, id, piece, version, most, until).await {
                 Ok(Some(lent)) if version.is_none_or(|version| lent.version == *version) => {

@@ -56,14 +56,14 @@ impl Reader {
         id: &ObjectId,
         spec: &DecodeSpec,
         version: &Version,
-        deadline: Instant,
+        terms: &Terms,
     ) -> Option<Entry> {
         if self.peers.holders(spec.route(id)).is_empty() {
             return None;
         }
         let most = self.most_bytes(spec);
-        let _reservation = self.budget.reserve(Level::Decode, most, deadline).await.ok()?;
-        let entry = self.frame_from_holders(id, spec, version, most, deadline).await?;
+        let _reservation = self.budget.reserve(Level::Decode, most, terms.deadline).await.ok()?;
+        let entry = self.frame_from_holders(id, spec, version, most, terms).await?;
         self.store.insert(frames::key(id, spec), entry.clone(), InsertHint::Normal);
         Some(entry)
     }

@@ -26,6 +26,9 @@ const CONNECTIONS_MAX: usize = 12_000;
 /// once, and most of ten thousand connections are idle.
 const STREAMS_IDLE: u32 = 16;
 
+/// Connections from which on a new one is one of a crowd.
+const CROWD: usize = 256;
+
 /// Handshakes in progress above which a client must prove its address first (QUIC Retry, RFC 9000 section 8.1.2).
 const HANDSHAKES_UNPROVEN_MAX: usize = 200;
 
@@ -44,7 +47,7 @@ pub fn server_config(mut tls: rustls::ServerConfig) -> Result<quinn::ServerConfi
     let crypto = quinn::crypto::rustls::QuicServerConfig::try_from(tls)?;
     let mut config = quinn::ServerConfig::with_crypto(Arc::new(crypto));
     config
-        .transport_config(Arc::new(quic::transport(Windows { streams: STREAMS_IDLE, ..Windows::NODE }, None)))
+        .transport_config(idle(Windows::NODE))
         .max_incoming(512)
         .incoming_buffer_size(64 << 10)
         .incoming_buffer_size_total(8 << 20)
@@ -52,8 +55,16 @@ pub fn server_config(mut tls: rustls::ServerConfig) -> Result<quinn::ServerConfi
     Ok(config)
 }
 
-/// Accepts until `stop`; then no new connection comes in, and those that are here are told when the service's tasks are done.
-pub async fn accept(endpoint: quinn::Endpoint, service: Arc<Service>, stop: CancellationToken) {
+/// The transport of a connection that has not asked for anything.
+fn idle(windows: Windows) -> Arc<quinn::TransportConfig> {
+    Arc::new(quic::transport(Windows { streams: STREAMS_IDLE, ..windows }, None))
+}
+
+/// Accepts until `stop`, by `config`; then no new connection comes in, and those that are here are told when the service's tasks are done.
+pub async fn accept(endpoint: quinn::Endpoint, mut config: quinn::ServerConfig, service: Arc<Service>, stop: CancellationToken) {
+    let few = Arc::new(config.clone());
+    config.transport_config(idle(Windows::CROWD));
+    let crowd = Arc::new(config);
     loop {
         let incoming = tokio::select! {
             biased;
@@ -62,7 +73,8 @@ pub async fn accept(endpoint: quinn::Endpoint, service: Arc<Service>, stop: Canc
         };
         let Some(incoming) = incoming else { return };
         let handshakes = service.counts.handshakes.count();
-        if service.counts.connections.count() + handshakes >= CONNECTIONS_MAX {
+        let connections = service.counts.connections.count() + handshakes;
+        if connections >= CONNECTIONS_MAX {
             incoming.refuse();
         } else if handshakes >= HANDSHAKES_UNPROVEN_MAX && incoming.may_retry() {
             // The client comes back with a token; an error means that it left already.
@@ -70,14 +82,16 @@ pub async fn accept(endpoint: quinn::Endpoint, service: Arc<Service>, stop: Canc
         } else {
             let service = service.clone();
             let handshake = service.counts.handshakes.enter();
-            service.tasks.clone().spawn(connection(incoming, handshake, service));
+            let config = if connections < CROWD { &few } else { &crowd };
+            service.tasks.clone().spawn(connection(incoming, config.clone(), handshake, service));
         }
     }
 }
 
-async fn connection(incoming: quinn::Incoming, handshake: Entered, service: Arc<Service>) {
+async fn connection(incoming: quinn::Incoming, config: Arc<quinn::ServerConfig>, handshake: Entered, service: Arc<Service>) {
     let remote = incoming.remote_address();
-    let connection = match timeout(HANDSHAKE_MAX, incoming).await {
+    let connecting = async { incoming.accept_with(config)?.await };
+    let connection = match timeout(HANDSHAKE_MAX, connecting).await {
         Ok(Ok(connection)) => connection,
         Ok(Err(error)) => return tracing::debug!(%remote, %error, "handshake failed"),
         Err(_) => return tracing::debug!(%remote, "handshake timed out"),

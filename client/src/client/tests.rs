@@ -147,6 +147,23 @@ async fn silent_nodes_are_left_and_found_again() {
     }
 }
 
+/// Promise: a node is found silent by callers none of whom waits for long: each has its answer from elsewhere, or gives up, before.
+#[tokio::test]
+async fn silence_outlasts_who_waits() {
+    let two = Two::start(at_once, never).await;
+    let objects = two.owned("a", 1);
+    assert_eq!(two.read(&objects[0]).await, b'a');
+    two.nodes[0].wire.cut(true);
+    let hasty = Call { timeout: Some(Duration::from_millis(30)), ..Call::default() };
+    let began = Instant::now();
+    while two.client.stats().silences == 0 {
+        let _ = two.client.read(&objects[0], 0, Some(10), &hasty).await;
+        assert!(began.elapsed() < Duration::from_secs(2), "it is not found");
+        sleep(Duration::from_millis(50)).await;
+    }
+    assert_eq!(two.read(&objects[0]).await, b'b');
+}
+
 /// Promise: a node that works for long is waited for, as long as it lives.
 #[tokio::test]
 async fn busy_nodes_are_waited_for() {

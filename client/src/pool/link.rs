@@ -266,13 +266,7 @@ impl Link {
     /// Listens for a tick.
     fn listen(&self, connection: &quinn::Connection, slept: Duration) {
         let stats = connection.stats();
-        let moment = Moment {
-            slept,
-            datagrams: stats.udp_rx.datagrams,
-            waiting: self.waiting.load(Ordering::Relaxed) > 0,
-            elsewhere: self.dialer.elsewhere(),
-            rtt: stats.path.rtt,
-        };
+        let moment = Moment { slept, datagrams: stats.udp_rx.datagrams, elsewhere: self.dialer.elsewhere(), rtt: stats.path.rtt };
         let heard = self.state.lock().ear.tick(moment);
         match heard {
             Heard::Alive => self.dialer.heard(),
@@ -289,11 +283,11 @@ impl Link {
 
     fn phase(&self) -> Phase {
         let mut state = self.state.lock();
-        let waiting = self.waiting.load(Ordering::Relaxed) > 0;
+        let listening = self.waiting.load(Ordering::Relaxed) > 0 || state.ear.is_listening();
         let unused = state.used.is_none_or(|used| used.elapsed() > PROBES_END);
         match (&state.connection, state.silence) {
             _ if state.shut => Phase::Shut,
-            (Some(connection), _) if waiting => Phase::Listening(connection.clone()),
+            (Some(connection), _) if listening => Phase::Listening(connection.clone()),
             (Some(connection), _) => Phase::Up(connection.clone()),
             (None, Some(silence)) if self.target.node.is_some() && unused && silence.since.elapsed() > PROBES_END => {
                 state.silence = None;

@@ -90,7 +90,7 @@ impl Life {
         mut dice: Dice,
     ) -> Arc<Self> {
         let identity = &TRUST.nodes[index];
-        let server = || server_config(identity.server_tls().expect("tls")).expect("suites");
+        let server = server_config(identity.server_tls().expect("tls")).expect("suites");
         let members = Arc::new(Members::new(&name(index), view.clone()));
         let own = TlsFiles { roots: Some(TRUST.roots.clone()), ..identity.peer_tls() };
         let links = Links::on(host.clone(), &name(index), own, LINK_BYTES);
@@ -106,11 +106,11 @@ impl Life {
         });
         let bug = bug.filter(|bug| bug.is_of_a_node());
         let port = if bug.is_some() { INNER_PORT } else { PORT };
-        let endpoint = host.listen(port, Some(server())).expect("its port");
+        let endpoint = host.listen(port, Some(server.clone())).expect("its port");
         let stop = CancellationToken::new();
-        world.tasks.spawn(accept(endpoint.clone(), service.clone(), stop.clone()));
+        world.tasks.spawn(accept(endpoint.clone(), server.clone(), service.clone(), stop.clone()));
         service.open_door();
-        let door = bug.map(|bug| Door::open(bug, &host, server(), dice.fork()));
+        let door = bug.map(|bug| Door::open(bug, &host, server.clone(), dice.fork()));
         Arc::new(Self { world, members, service, links, endpoint, door, stop })
     }
 
