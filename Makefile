@@ -1,7 +1,7 @@
 # Thin lines over cargo, maturin, pytest and the scripts they name. `make` alone says what there is.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak peers bench lint clean-demo setup photographs build wheel
+.PHONY: help demo test soak asan peers bench lint clean-demo setup photographs build wheel
 
 python := $(CURDIR)/.venv/bin/python
 target := $(or $(CARGO_TARGET_DIR),target)
@@ -26,10 +26,20 @@ test: setup ## every behaviour at small size: Rust, documentation, Python
 	@$(MAKE) --no-print-directory wheel
 	$(python) -m pytest -q -rs -m "not soak and not peers" client/python/tests
 
-soak: setup ## the tests of full size and duration
+soak: asan ## the tests of full size and duration
 	FRAMECACHE_SOAK=1 cargo test $(tested) --all-targets
 	@$(MAKE) --no-print-directory wheel
 	FRAMECACHE_SOAK=1 FRAMECACHE_TEST_PICTURES=10000 $(python) -m pytest -q -m "not peers" client/python/tests
+
+# The sanitizer is an unstable option of this same compiler. The nodes are those of `build`: their decoders' address space is bounded, and
+# a sanitizer needs more of it than there is.
+asan: host = $(shell rustc -vV | sed -n 's/^host: //p')
+asan: setup build ## batches through joins, crashes and lost packets, under an address sanitizer
+	RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address cargo test $(tested) --target $(host) --target-dir $(target)/asan \
+		--test faults --test memory --no-run
+	cp $(target)/release/framecache-node $(target)/asan/$(host)/release/
+	RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address ASAN_OPTIONS=detect_leaks=0 cargo test $(tested) --target $(host) \
+		--target-dir $(target)/asan --test faults --test memory -- batch quic::random
 
 peers: setup wheel ## the tests that need heavy third-party packages (gigabytes: torch)
 	@tests/setup.sh tests/requirements-peers.txt

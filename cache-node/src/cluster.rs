@@ -53,7 +53,7 @@ pub use gossip::GossipError;
 pub use keys::{Keys, KeysError};
 pub use linked::Linked;
 pub use members::Members;
-pub use peers::{Alone, Lent, Peers, Piece};
+pub use peers::{Alone, Peers, Piece};
 pub use placement::{Load, Paces, Place, places};
 pub use rumour::ROW_LIVENESS;
 pub use seal::Refusal;

@@ -54,7 +54,7 @@ pub use config::ClientConfig;
 pub use error::{Error, ErrorKind};
 pub use frame::{Tensor, TensorHead};
 pub use object::{ByteRange, ObjectId, Page, RouteKey, Span, Version};
-pub use peer::{Peeked, Peers};
+pub use peer::{Lent, Peers};
 pub use ring::Ring;
 pub use spec::{DecodeSpec, ImageSpec, VideoSpec};
 pub use stats::Stats;

@@ -38,14 +38,14 @@ pub struct Peers {
     pool: Pool,
 }
 
-/// What a peer gave.
+/// Bytes or pixels that a peer gave, with the version and size of their object.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Peeked {
+pub struct Lent {
     /// Version of the object.
     pub version: Version,
     /// Bytes of the whole object.
     pub size: u64,
-    /// How long ago the origin said that this is the version.
+    /// How long ago the origin said that this is the version: news do not grow young on their way.
     pub age: Duration,
     /// What the bytes look like, if they are a picture or frame.
     pub tensor: Option<TensorHead>,
@@ -89,7 +89,7 @@ impl Peers {
         version: Option<&Version>,
         most: u64,
         deadline: Instant,
-    ) -> Result<Option<Peeked>, Error> {
+    ) -> Result<Option<Lent>, Error> {
         let body = PeekBody { uri: id.to_string(), index, spec: spec.into() };
         let pixels = !spec.is_empty();
         let mut reply = self.ask(node, Verb::Peek, &body, version, "", deadline).await?;
@@ -115,7 +115,7 @@ impl Peers {
         version: Option<&Version>,
         on_behalf_of: &str,
         deadline: Instant,
-    ) -> Result<Peeked, Error> {
+    ) -> Result<Lent, Error> {
         if range.len() > PAGE_BYTES {
             return Err(Error::new(ErrorKind::Invalid, format!("{range} is more than a page: read it page by page")));
         }
@@ -139,7 +139,7 @@ impl Peers {
         most: u64,
         on_behalf_of: &str,
         deadline: Instant,
-    ) -> Result<Peeked, Error> {
+    ) -> Result<Lent, Error> {
         let pinned = version.map_or(String::new(), Version::to_string);
         let item = FrameAsk { index: 0, attempt: 1, spec: 0, uri: id.to_string(), version: pinned };
         let body = FramesBody { specs: vec![spec.to_string()], items: vec![item] };
@@ -169,11 +169,11 @@ impl Peers {
         most: u64,
         on_behalf_of: &str,
         deadline: Instant,
-    ) -> Result<Vec<Result<Peeked, Error>>, Error> {
+    ) -> Result<Vec<Result<Lent, Error>>, Error> {
         let body = DecodeBody { uri: id.to_string(), unit: 0, specs: specs.iter().map(DecodeSpec::to_string).collect() };
         let mut reply = self.ask(node, Verb::Decode, &body, Some(version), on_behalf_of, deadline).await?;
         let work = async {
-            let mut made: Vec<Option<Result<Peeked, Error>>> = vec![None; specs.len()];
+            let mut made: Vec<Option<Result<Lent, Error>>> = vec![None; specs.len()];
             while made.iter().any(Option::is_none) {
                 let item = first(reply.next().await?)?;
                 let place = made.get_mut(item.index as usize).filter(|place| place.is_none());
@@ -247,7 +247,7 @@ fn first(item: Option<ItemHead>) -> Result<ItemHead, Error> {
 }
 
 /// An item that is whole in itself.
-async fn one(item: &ItemHead, reply: &mut Reply, pinned: Option<&Version>, pixels: bool, most: u64) -> Result<Peeked, Error> {
+async fn one(item: &ItemHead, reply: &mut Reply, pinned: Option<&Version>, pixels: bool, most: u64) -> Result<Lent, Error> {
     let version = version_of(item, pinned)?;
     let tensor = item.tensor.map(TensorHead::try_from).transpose().map_err(|error| protocol(error.to_string()))?;
     let bytes = u64::from(item.payload_bytes);
@@ -257,12 +257,12 @@ async fn one(item: &ItemHead, reply: &mut Reply, pinned: Option<&Version>, pixel
     if bytes > most || (!pixels && bytes > PAGE_BYTES) {
         return Err(Error::new(ErrorKind::TooLarge, format!("{bytes} bytes, where {most} at most were asked for")));
     }
-    Ok(Peeked { version, size: item.size, age: age_of(item), tensor, bytes: reply.bytes(item).await? })
+    Ok(Lent { version, size: item.size, age: age_of(item), tensor, bytes: reply.bytes(item).await? })
 }
 
 /// The items of a read, put together.
-async fn whole(reply: &mut Reply, range: ByteRange, pinned: Option<&Version>) -> Result<Peeked, Error> {
-    let mut found: Option<Peeked> = None;
+async fn whole(reply: &mut Reply, range: ByteRange, pinned: Option<&Version>) -> Result<Lent, Error> {
+    let mut found: Option<Lent> = None;
     let mut parts: Vec<Bytes> = Vec::new();
     let mut at = range.start();
     loop {
@@ -272,7 +272,7 @@ async fn whole(reply: &mut Reply, range: ByteRange, pinned: Option<&Version>) ->
         }
         let version = version_of(&item, found.as_ref().map(|found| &found.version).or(pinned))?;
         let age = age_of(&item);
-        let size = found.get_or_insert_with(|| Peeked { version, size: item.size, age, tensor: None, bytes: Bytes::new() }).size;
+        let size = found.get_or_insert_with(|| Lent { version, size: item.size, age, tensor: None, bytes: Bytes::new() }).size;
         let end = at + u64::from(item.payload_bytes);
         if item.size != size || (item.payload_bytes > 0 && item.offset != at) || end > range.clamp(size).end().max(at) {
             return Err(protocol("bytes out of order"));
@@ -287,7 +287,7 @@ async fn whole(reply: &mut Reply, range: ByteRange, pinned: Option<&Version>) ->
     let found = found.filter(|found| at == range.clamp(found.size).end().max(range.start()));
     let found = found.ok_or_else(|| Error::new(ErrorKind::Unavailable, "the reply ended early"))?;
     let bytes = if parts.len() == 1 { parts.swap_remove(0) } else { parts.concat().into() };
-    Ok(Peeked { bytes, ..found })
+    Ok(Lent { bytes, ..found })
 }
 
 /// How old the item's facts are; what does not say is of now.

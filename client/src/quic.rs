@@ -24,6 +24,10 @@ const DATAGRAM_MAX: u16 = 16_300;
 /// Largest datagram that a path beyond this machine carries: a jumbo frame of 9,000 bytes less the IPv6 and UDP headers.
 const DATAGRAM_JUMBO: u16 = 8_952;
 
+/// The search for the largest datagram ends where it would gain less than this, in bytes. Each probe is padding that the other end reads
+/// byte by byte: of a handshake's processor time three fifths. On a path of 1,500 bytes 1,435 are found.
+const DATAGRAM_STEP: u16 = 200;
+
 /// Most bytes that one UDP send may carry, whatever its segments: 65,535 less the IPv4 and UDP headers. Past it the kernel
 /// answers EMSGSIZE and quinn takes the datagrams for lost.
 const SEND_BYTES_MAX: usize = 65_507;
@@ -79,7 +83,7 @@ impl Windows {
 /// The transport of both ends.
 pub fn transport(windows: Windows, keep_alive: Option<Duration>) -> TransportConfig {
     let mut discovery = MtuDiscoveryConfig::default();
-    discovery.upper_bound(windows.datagram);
+    discovery.upper_bound(windows.datagram).minimum_change(DATAGRAM_STEP);
     let mut acks = AckFrequencyConfig::default();
     acks.ack_eliciting_threshold(VarInt::from_u32(ACK_EVERY)).max_ack_delay(Some(Duration::from_millis(5)));
     let mut cubic = quinn::congestion::CubicConfig::default();

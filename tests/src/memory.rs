@@ -14,10 +14,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use framecache::{ByteRange, DecodeSpec, ObjectId, Tensor, Version};
+use framecache::{ByteRange, DecodeSpec, Lent, ObjectId, Tensor, Version};
 use framecache_node::budget::{Budget, BudgetLines};
 use framecache_node::cache::{Freshness, Head};
-use framecache_node::cluster::{Alone, Lent, Peers};
+use framecache_node::cluster::{Alone, Peers};
 use framecache_node::decode::Limits;
 use framecache_node::read::{Opened, ReadError, Reader, ReaderParts, Terms};
 use tokio::time::{Instant, sleep};

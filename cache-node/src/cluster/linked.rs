@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use framecache::peer::{Peeked, Peers as Links};
+use framecache::peer::Peers as Links;
 use framecache::wire::NodeRow;
-use framecache::{ByteRange, DecodeSpec, Error, ObjectId, RouteKey, Version};
+use framecache::{ByteRange, DecodeSpec, Error, Lent, ObjectId, RouteKey, Version};
 use tokio::time::Instant;
 
-use super::{Lent, Members, Peers, Piece};
+use super::{Members, Peers, Piece};
 
 /// The other nodes of a cluster.
 #[derive(Debug)]
@@ -61,7 +61,7 @@ impl Peers for Linked {
             Piece::Page(page) => (page.index(), String::new()),
             Piece::Frame(spec) => (0, spec.to_string()),
         };
-        Ok(self.links.peek(node, id, index, &spec, version, most, deadline).await?.map(lent))
+        self.links.peek(node, id, index, &spec, version, most, deadline).await
     }
 
     async fn read(
@@ -73,7 +73,7 @@ impl Peers for Linked {
         caller: &str,
         deadline: Instant,
     ) -> Result<Lent, Error> {
-        Ok(lent(self.links.read(node, id, range, version, caller, deadline).await?))
+        self.links.read(node, id, range, version, caller, deadline).await
     }
 
     async fn frame(
@@ -86,7 +86,7 @@ impl Peers for Linked {
         caller: &str,
         deadline: Instant,
     ) -> Result<Lent, Error> {
-        Ok(lent(self.links.frame(node, id, spec, version, most, caller, deadline).await?))
+        self.links.frame(node, id, spec, version, most, caller, deadline).await
     }
 
     async fn decode(
@@ -99,12 +99,6 @@ impl Peers for Linked {
         caller: &str,
         deadline: Instant,
     ) -> Result<Vec<Result<Lent, Error>>, Error> {
-        let each = self.links.decode(node, id, version, specs, most, caller, deadline).await?;
-        Ok(each.into_iter().map(|made| made.map(lent)).collect())
+        self.links.decode(node, id, version, specs, most, caller, deadline).await
     }
-}
-
-fn lent(peeked: Peeked) -> Lent {
-    let Peeked { version, size, age, tensor, bytes } = peeked;
-    Lent { version, size, age, tensor, bytes }
 }

@@ -1,27 +1,9 @@
 //! The other nodes as this one meets them: who serves a key, who may hold it, and what can be asked of them.
 
-use std::time::Duration;
-
 use async_trait::async_trait;
-use bytes::Bytes;
 use framecache::wire::NodeRow;
-use framecache::{ByteRange, DecodeSpec, Error, ErrorKind, ObjectId, Page, RouteKey, TensorHead, Version};
+use framecache::{ByteRange, DecodeSpec, Error, ErrorKind, Lent, ObjectId, Page, RouteKey, Version};
 use tokio::time::Instant;
-
-/// Bytes or pixels that another node gave, with the version and size of their object.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Lent {
-    /// The object's version.
-    pub version: Version,
-    /// Bytes of the whole object.
-    pub size: u64,
-    /// How long ago the origin said that this is the version: news do not grow young on their way.
-    pub age: Duration,
-    /// What the pixels look like, of a frame.
-    pub tensor: Option<TensorHead>,
-    /// Bytes of a page or range, or pixels.
-    pub bytes: Bytes,
-}
 
 /// What another node may hold.
 #[derive(Clone, Copy, Debug)]

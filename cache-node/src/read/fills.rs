@@ -10,7 +10,7 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use tokio::time::{Instant, timeout_at};
 
-use super::others::Served as There;
+use super::others::There;
 use super::{FLIGHT_MAX, ReadError, Reader, Terms, Way, in_time, landed};
 use crate::budget::Level;
 use crate::cache::{Body, Entry, Freshness, Head, InsertHint, Place, pages};
@@ -24,7 +24,7 @@ pub(super) const FILLS: Level = Level::Fill;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Fill {
     pub(super) what: What,
-    pub(super) from: From,
+    pub(super) first: First,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -39,7 +39,7 @@ pub(super) enum What {
 
 /// Who is asked first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum From {
+pub(super) enum First {
     /// The node that serves the key.
     Server,
     /// Those that may hold it, then the origin.
@@ -79,12 +79,12 @@ impl Reader {
             };
             // Whoever follows a flight that was under way begins later: one more round for the page, at most one for the head.
             if holds || number >= asked {
-                let who = if fill.from == From::Server { "the node that serves it" } else { "the origin" };
+                let who = if fill.first == First::Server { "the node that serves it" } else { "the origin" };
                 return answer.map_err(|error| in_time(error, who));
             }
             if let (What::Page(object, _, None), Ok(_)) = (&fill.what, &answer) {
                 // The page is here; what is not known is whether it is current.
-                fill = Fill { what: What::Head(object.clone()), from: From::Here };
+                fill = Fill { what: What::Head(object.clone()), first: First::Here };
             }
         }
     }
@@ -97,13 +97,13 @@ impl Reader {
     /// One fill, on the node's task set. Heads are as old as the question, not as the answer: what the origin says may have been
     /// overtaken on its way.
     async fn fill(self: Arc<Self>, fill: Fill, purpose: Purpose, terms: Terms) -> FillResult {
-        let Fill { what, from } = fill;
-        if from == From::Server {
+        let Fill { what, first } = fill;
+        if first == First::Server {
             if let There::Answer(answer) = self.fill_from_server(&what, purpose, &terms).await {
                 return answer;
             }
             // As if this node served it: under the name by which others fill it here.
-            let fill = Fill { what, from: From::Here };
+            let fill = Fill { what, first: First::Here };
             return self.filled_here(fill, purpose, Terms { way: Way::Itself, ..terms }).await;
         }
         match what {

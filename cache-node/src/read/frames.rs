@@ -6,7 +6,7 @@ use std::time::Duration;
 use framecache::{DecodeSpec, ObjectId, Page, Version};
 use tokio::time::{Instant, timeout_at};
 
-use super::others::Served as There;
+use super::others::There;
 use super::{FLIGHT_MAX, ReadError, Reader, ServedFrame, Terms, Way, in_time, inside, landed};
 use crate::budget::{Level, Reservation};
 use crate::cache::{Body, Entry, EntryKey, Head, InsertHint, Judgement, frames};

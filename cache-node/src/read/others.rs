@@ -4,13 +4,13 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use framecache::wire::NodeRow;
-use framecache::{ByteRange, DecodeSpec, Error, ErrorKind, ObjectId, Page, RouteKey, Span, Tensor, Version};
+use framecache::{ByteRange, DecodeSpec, Error, ErrorKind, Lent, ObjectId, Page, RouteKey, Span, Tensor, Version};
 use tokio::time::Instant;
 
 use super::frames::fixed_bytes;
 use super::{ReadError, Reader, Terms, Way};
 use crate::cache::{Body, Entry, Freshness, Head, frames, pages};
-use crate::cluster::{Lent, Piece};
+use crate::cluster::Piece;
 
 /// Longest wait for one node's word on whether it holds something: a disk read and a round trip on a loaded network. Past it the
 /// origin is as quick.
@@ -20,7 +20,7 @@ const PEEK_MAX: Duration = Duration::from_millis(250);
 const PEEK_DOUBTED_MAX: Duration = Duration::from_millis(50);
 
 /// What came of asking the node that serves a key.
-pub(super) enum Served<T> {
+pub(super) enum There<T> {
     /// Its answer: a failure that every node would give, too.
     Answer(Result<T, ReadError>),
     /// Nobody else serves it, or who does cannot be reached: this node has to see to it itself.
@@ -42,8 +42,8 @@ impl Reader {
     }
 
     /// The head that the object's server goes by: only it resolves what is current.
-    pub(super) async fn head_from_server(&self, object: &ObjectId, terms: &Terms) -> Served<Head> {
-        let Some(server) = self.server(RouteKey::object(object), terms) else { return Served::Nobody };
+    pub(super) async fn head_from_server(&self, object: &ObjectId, terms: &Terms) -> There<Head> {
+        let Some(server) = self.server(RouteKey::object(object), terms) else { return There::Nobody };
         let nothing = ByteRange::at(0, 0).unwrap_or(Page::new(0).range());
         let lent = self.peers.read(&server, object, nothing, None, &terms.caller, terms.deadline).await;
         self.served(object, None, lent, terms).map(|lent| self.head_of(&lent))
@@ -56,8 +56,8 @@ impl Reader {
         range: ByteRange,
         version: Option<&Version>,
         terms: &Terms,
-    ) -> Served<(Head, bytes::Bytes)> {
-        let Some(server) = self.server(Self::raw_key(object, range.start()), terms) else { return Served::Nobody };
+    ) -> There<(Head, bytes::Bytes)> {
+        let Some(server) = self.server(Self::raw_key(object, range.start()), terms) else { return There::Nobody };
         let lent = self.peers.read(&server, object, range, version, &terms.caller, terms.deadline).await;
         self.served(object, version, lent, terms).map(|lent| (self.head_of(&lent), lent.bytes))
     }
@@ -70,42 +70,42 @@ impl Reader {
         version: Option<&Version>,
         most: u64,
         terms: &Terms,
-    ) -> Served<Entry> {
-        let Some(server) = self.server(spec.route(id), terms) else { return Served::Nobody };
+    ) -> There<Entry> {
+        let Some(server) = self.server(spec.route(id), terms) else { return There::Nobody };
         let lent = self.peers.frame(&server, id, spec, version, most, &terms.caller, terms.deadline).await;
         if lent.as_ref().is_err_and(|error| error.kind == ErrorKind::TooLarge) && fixed_bytes(spec).is_none() {
             // More than was guessed: this node finds out by itself.
-            return Served::Nobody;
+            return There::Nobody;
         }
         match self.served(id, version, lent, terms) {
-            Served::Nobody => Served::Nobody,
-            Served::Answer(lent) => Served::Answer(lent.and_then(|lent| self.frame_of(lent).ok_or_else(not_a_frame))),
+            There::Nobody => There::Nobody,
+            There::Answer(lent) => There::Answer(lent.and_then(|lent| self.frame_of(lent).ok_or_else(not_a_frame))),
         }
     }
 
     /// What an answer of the key's server means here.
-    fn served(&self, id: &ObjectId, pin: Option<&Version>, lent: Result<Lent, Error>, terms: &Terms) -> Served<Lent> {
+    fn served(&self, id: &ObjectId, pin: Option<&Version>, lent: Result<Lent, Error>, terms: &Terms) -> There<Lent> {
         match lent {
             Ok(lent) => {
                 self.counts.forwards.fetch_add(1, Relaxed);
-                Served::Answer(Ok(lent))
+                There::Answer(Ok(lent))
             }
             // A node's own rules and release are no word on the object.
             Err(Error {
                 kind: ErrorKind::NotConfigured | ErrorKind::Denied | ErrorKind::Unsupported | ErrorKind::Invalid,
                 ..
-            }) => Served::Nobody,
-            Err(error) if error.kind.is_final() => Served::Answer(Err(self.final_error(id, pin, error))),
+            }) => There::Nobody,
+            Err(error) if error.kind.is_final() => There::Answer(Err(self.final_error(id, pin, error))),
             Err(error) if Instant::now() >= terms.deadline => {
                 tracing::debug!(%error, "the server of a key did not answer in time");
-                Served::Answer(Err(ReadError::Deadline))
+                There::Answer(Err(ReadError::Deadline))
             }
             // A server that is busy is so for this node's callers as for its own.
-            Err(Error { kind: ErrorKind::Busy { retry_after }, .. }) => Served::Answer(Err(ReadError::Busy { retry_after })),
+            Err(Error { kind: ErrorKind::Busy { retry_after }, .. }) => There::Answer(Err(ReadError::Busy { retry_after })),
             Err(error) => {
                 self.counts.lost_servers.fetch_add(1, Relaxed);
                 tracing::debug!(%error, "the server of a key is away");
-                Served::Nobody
+                There::Nobody
             }
         }
     }
@@ -221,11 +221,11 @@ impl Reader {
     }
 }
 
-impl<T> Served<T> {
-    fn map<U>(self, to: impl FnOnce(T) -> U) -> Served<U> {
+impl<T> There<T> {
+    fn map<U>(self, to: impl FnOnce(T) -> U) -> There<U> {
         match self {
-            Served::Answer(answer) => Served::Answer(answer.map(to)),
-            Served::Nobody => Served::Nobody,
+            There::Answer(answer) => There::Answer(answer.map(to)),
+            There::Nobody => There::Nobody,
         }
     }
 }

@@ -6,8 +6,8 @@ use framecache::object::PAGE_BYTES;
 use framecache::{ByteRange, ObjectId, Page, Version};
 use tokio::time::{Instant, timeout_at};
 
-use super::fills::{FILLS, Fill, FillResult, From, Purpose, What};
-use super::others::Served as There;
+use super::fills::{FILLS, Fill, FillResult, First, Purpose, What};
+use super::others::There;
 use super::{FLIGHT_MAX, ReadError, Reader, Served, Terms, Way, inside};
 use crate::budget::Reservation;
 use crate::cache::{Body, Entry, Head, Judgement, Place, pages};
@@ -63,7 +63,7 @@ impl Reader {
             There::Nobody => {}
         }
         let current = |head: &Head| policy.judge(Some(head), self.clock.now_unix_ms()) == Judgement::Fresh;
-        let fill = Fill { what, from: From::Here };
+        let fill = Fill { what, first: First::Here };
         let entry = self.filled(fill, Purpose::Reply(None), current, terms).await?;
         Ok(entry.head)
     }
@@ -89,14 +89,14 @@ impl Reader {
             return Ok(entry.head);
         }
         // Under the name by which others ask for the same page, who know no version: with If-Match it would be fetched beside it.
-        let from = self.source(&object, near, terms);
-        let fill = Fill { what: What::Page(object.clone(), near, None), from };
+        let first = self.source(&object, near, terms);
+        let fill = Fill { what: What::Page(object.clone(), near, None), first };
         let entry = self.filled(fill, Purpose::Reply(None), |head| head.version == *pin, terms).await?;
         if entry.head.version == *pin {
             return Ok(entry.head);
         }
         // Another node may have given what is no longer, or not yet, current.
-        if from == From::Server || !self.peers.holders(Self::raw_key(&object, near.range().start())).is_empty() {
+        if first == First::Server || !self.peers.holders(Self::raw_key(&object, near.range().start())).is_empty() {
             return Ok(self.pinned_page(object, near, pin.clone(), Purpose::Reply(None), terms).await?.head);
         }
         Err(self.changed(id, pin.clone(), Some(entry.head.version)))
@@ -116,7 +116,7 @@ impl Reader {
         if page.range().clamp(head.size).is_empty() || self.store.get_ram(&key, Some(&head.version)).is_some() {
             return;
         }
-        if terms.way == Way::Server && self.source(&id.object(), page, terms) == From::Server {
+        if terms.way == Way::Server && self.source(&id.object(), page, terms) == First::Server {
             // It would not be kept, and so be fetched again for each page before it.
             return;
         }
@@ -254,10 +254,10 @@ impl Reader {
     }
 
     /// Who is asked first for a page.
-    fn source(&self, object: &ObjectId, page: Page, terms: &Terms) -> From {
+    fn source(&self, object: &ObjectId, page: Page, terms: &Terms) -> First {
         let asks = matches!(terms.way, Way::Server | Way::Replica);
         let serves_it = || self.peers.server(Self::raw_key(object, page.range().start())).is_none();
-        if asks && !serves_it() { From::Server } else { From::Here }
+        if asks && !serves_it() { First::Server } else { First::Here }
     }
 
     /// Fills the page that holds `part`, or, if no tier would take it, `part` alone.
@@ -273,13 +273,13 @@ impl Reader {
         let page_bytes = page.range().clamp(head.size).len();
         // Asked once for each fill: admission counts what it is asked for. Another node's part is not kept here.
         let place = match self.source(&object, page, terms) {
-            From::Server if terms.way == Way::Server => Some(Place::Pass),
+            First::Server if terms.way == Way::Server => Some(Place::Pass),
             _ => (part.len() < page_bytes).then(|| self.store.place(&pages::key(id, page), page_bytes)),
         };
         match place {
             Some(Place::Pass) => {
-                let from = self.source(&object, page, terms);
-                let fill = Fill { what: What::Exact(object, part, head.version.clone()), from };
+                let first = self.source(&object, page, terms);
+                let fill = Fill { what: What::Exact(object, part, head.version.clone()), first };
                 self.filled(fill, Purpose::Reply(place), |_| true, terms).await
             }
             _ => self.pinned_page(object, page, head.version.clone(), Purpose::Reply(place), terms).await,
@@ -310,13 +310,13 @@ impl Reader {
         purpose: Purpose,
         terms: &Terms,
     ) -> FillResult {
-        let from = self.source(&object, page, terms);
-        let unpinned = Fill { what: What::Page(object.clone(), page, None), from };
+        let first = self.source(&object, page, terms);
+        let unpinned = Fill { what: What::Page(object.clone(), page, None), first };
         let landed = timeout_at(terms.deadline, self.fills.landing(&unpinned)).await.map_err(|_| ReadError::Deadline)?;
         if let Some(Ok(entry)) = landed.filter(|landed| landed.as_ref().is_ok_and(|entry| entry.head.version == version)) {
             return Ok(entry);
         }
         // Bytes of a version are true whenever they were fetched.
-        self.filled(Fill { what: What::Page(object, page, Some(version)), from }, purpose, |_| true, terms).await
+        self.filled(Fill { what: What::Page(object, page, Some(version)), first }, purpose, |_| true, terms).await
     }
 }

@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use bytes::{Bytes, BytesMut};
 use framecache::object::PAGE_BYTES;
 use framecache::wire::NodeRow;
-use framecache::{ByteRange, DecodeSpec, Error, ErrorKind, ObjectId, Page, Tensor, Version};
+use framecache::{ByteRange, DecodeSpec, Error, ErrorKind, Lent, ObjectId, Page, Tensor, Version};
 use tokio::time::Instant;
 use tracing::Instrument;
 
@@ -17,7 +17,7 @@ use super::frames::{is_one_off, lost};
 use super::{ReadError, Reader, Terms};
 use crate::budget::{Level, Reservation};
 use crate::cache::{DiskPresence, Entry, Head, InsertHint, frames, pages};
-use crate::cluster::{Lent, Load, Place, places};
+use crate::cluster::{Load, Place, places};
 use crate::decode::{Cut, DecodeError, DecodeJob, Probe, Source, SourceError, probe, whole_of};
 
 /// When decoding swells a picture by more than this, its compressed bytes are what goes to disk. A disk read is 3 GB/s and a core

@@ -9,6 +9,7 @@ use framecache::view::{NodeState, state};
 use framecache::wire::stream::{self, StreamError};
 use framecache::wire::{ALPN, Header, ItemHead, Status, Verb, Via, code, ext};
 use rustls::pki_types::CertificateDer;
+use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
@@ -26,11 +27,22 @@ const CONNECTIONS_MAX: usize = 12_000;
 /// once, and most of ten thousand connections are idle.
 const STREAMS_IDLE: u32 = 16;
 
+/// Connections that wait for their turn, at most.
+const INCOMING_MAX: usize = 2_048;
+
 /// Connections from which on a new one is one of a crowd.
 const CROWD: usize = 256;
 
 /// Handshakes in progress above which a client must prove its address first (QUIC Retry, RFC 9000 section 8.1.2).
 const HANDSHAKES_UNPROVEN_MAX: usize = 200;
+
+/// Handshakes that are worked on at once, for each processor: a crowd that comes back is let in one after the other, each soon, rather
+/// than all together, each so late that it is sent again; and requests wait for no more than these.
+const TURNS_PER_PROCESSOR: usize = 4;
+
+/// Longest time for which a handshake keeps others waiting. Most of its work is done at once; who is far away, or says nothing more, is
+/// waited for beside the others.
+const TURN_MAX: Duration = Duration::from_millis(50);
 
 /// Longest handshake.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
@@ -48,7 +60,7 @@ pub fn server_config(mut tls: rustls::ServerConfig) -> Result<quinn::ServerConfi
     let mut config = quinn::ServerConfig::with_crypto(Arc::new(crypto));
     config
         .transport_config(idle(Windows::NODE))
-        .max_incoming(512)
+        .max_incoming(INCOMING_MAX)
         .incoming_buffer_size(64 << 10)
         .incoming_buffer_size_total(8 << 20)
         .migration(false);
@@ -65,6 +77,9 @@ pub async fn accept(endpoint: quinn::Endpoint, mut config: quinn::ServerConfig, 
     let few = Arc::new(config.clone());
     config.transport_config(idle(Windows::CROWD));
     let crowd = Arc::new(config);
+    let places = TURNS_PER_PROCESSOR * std::thread::available_parallelism().map_or(1, Into::into);
+    // Whose address is proven does not stand behind those that may be nobody's.
+    let [proven, unproven] = [(); 2].map(|()| Arc::new(Semaphore::new(places)));
     loop {
         let incoming = tokio::select! {
             biased;
@@ -83,14 +98,32 @@ pub async fn accept(endpoint: quinn::Endpoint, mut config: quinn::ServerConfig, 
             let service = service.clone();
             let handshake = service.counts.handshakes.enter();
             let config = if connections < CROWD { &few } else { &crowd };
-            service.tasks.clone().spawn(connection(incoming, config.clone(), handshake, service));
+            let turns = if incoming.remote_address_validated() { &proven } else { &unproven };
+            service.tasks.clone().spawn(connection(incoming, config.clone(), turns.clone(), handshake, service));
         }
     }
 }
 
-async fn connection(incoming: quinn::Incoming, config: Arc<quinn::ServerConfig>, handshake: Entered, service: Arc<Service>) {
+async fn connection(
+    incoming: quinn::Incoming,
+    config: Arc<quinn::ServerConfig>,
+    turns: Arc<Semaphore>,
+    handshake: Entered,
+    service: Arc<Service>,
+) {
     let remote = incoming.remote_address();
-    let connecting = async { incoming.accept_with(config)?.await };
+    let connecting = async {
+        // Never closed.
+        let turn = turns.acquire().await;
+        let mut connecting = incoming.accept_with(config)?;
+        match timeout(TURN_MAX, &mut connecting).await {
+            Ok(connected) => connected,
+            Err(_) => {
+                drop(turn);
+                connecting.await
+            }
+        }
+    };
     let connection = match timeout(HANDSHAKE_MAX, connecting).await {
         Ok(Ok(connection)) => connection,
         Ok(Err(error)) => return tracing::debug!(%remote, %error, "handshake failed"),

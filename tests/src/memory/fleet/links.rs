@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use framecache::wire::NodeRow;
-use framecache::{ByteRange, DecodeSpec, Error, ErrorKind, ObjectId, Page, RouteKey, Version};
+use framecache::{ByteRange, DecodeSpec, Error, ErrorKind, Lent, ObjectId, Page, RouteKey, Version};
 use framecache_node::budget::{Level, Reservation};
 use framecache_node::cache::{Body, Entry};
-use framecache_node::cluster::{Lent, Members, Peers, Piece};
+use framecache_node::cluster::{Members, Peers, Piece};
 use framecache_node::read::{ReadError, Terms, Way};
 use parking_lot::Mutex;
 use tokio::sync::watch;
