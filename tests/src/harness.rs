@@ -176,13 +176,20 @@ impl Cluster {
 
     /// A bare connection to a node, for what no client would say. It receives at most `window` bytes that are not read.
     pub async fn connect(&self, index: usize, window: u32) -> quinn::Connection {
+        let endpoint = self.endpoint(window);
+        endpoint.connect(self.nodes[index].quic, "127.0.0.1").expect("connect").await.expect("handshake")
+    }
+
+    /// Where bare connections begin that trust the nodes, each with that window.
+    pub fn endpoint(&self, window: u32) -> quinn::Endpoint {
         let files = TlsFiles { ca: Some(self.ca.clone()), ..TlsFiles::default() };
         let mut config = tls::client(&files, "127.0.0.1").expect("tls");
         let windows = Windows { stream: window, receive: window, ..Windows::client(8 << 20) };
         config.transport_config(Arc::new(quic::transport(windows, None)));
         let socket = quic::bind(SocketAddr::from(([127, 0, 0, 1], 0))).expect("socket");
-        let endpoint = quic::endpoint(socket, None).expect("endpoint");
-        endpoint.connect_with(config, self.nodes[index].quic, "127.0.0.1").expect("connect").await.expect("handshake")
+        let mut endpoint = quic::endpoint(socket, None).expect("endpoint");
+        endpoint.set_default_client_config(config);
+        endpoint
     }
 
     /// Writes an object whole, under a new inode, as a careful writer replaces a file.

@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use framecache::object::PAGE_BYTES;
-use framecache::{ByteRange, DecodeSpec, Page};
+use framecache::{ByteRange, DecodeSpec, Page, RouteKey, Span};
 use framecache_node::budget::Level;
 use framecache_node::cache::{Freshness, Store, frames, pages};
 use framecache_node::read::{ReadError, Terms};
 use framecache_tests::media::PLAIN;
+use framecache_tests::memory::fleet::Fleet;
 use framecache_tests::memory::{Climate, Replied, World, id, pixels};
 use framecache_tests::model::stamped;
 use futures::FutureExt;
@@ -241,4 +242,19 @@ async fn refusals_ask_nobody() {
     let told = world.reader.head(&member, Page::new(0), &Terms::until(after_s(1))).await.expect_err("member");
     assert!(matches!(told, ReadError::Unsupported(_)));
     assert_eq!(world.origin.requests(), 0);
+}
+
+/// Promise: where the server of a key is gone and the others do not know yet, who stands in for it asks it only briefly whether it
+/// holds something, and then the origin.
+#[tokio::test(start_paused = true)]
+async fn a_stand_in_peeks_briefly_at_the_server() {
+    let fleet = Fleet::new(3, 3, 1, Climate::calm(Freshness::Immutable), None, 1);
+    fleet.first.put("k", stamped(1, 10));
+    let server = fleet.order(RouteKey::raw(&id("k"), Span::new(0)))[0].clone();
+    let index = (0..fleet.nodes()).find(|index| server == format!("node-{index}")).expect("a node of it");
+    fleet.crash(index, 3_600_000);
+    fleet.cut(&[0, 1, 2].map(|from| (from, index)));
+    let begun = Instant::now();
+    fleet.read(0, "k", page(0), None, after_s(9), Duration::ZERO).await.expect("read");
+    assert!(begun.elapsed() < ms(150), "after {:?}", begun.elapsed());
 }

@@ -7,6 +7,7 @@ use framecache_tests::dice::Dice;
 use framecache_tests::harness::{Cluster, Options, id, reserved};
 use framecache_tests::media::PLAIN;
 use framecache_tests::model::stamped;
+use framecache_tests::proxy::{Faults, Proxy, Way};
 use framecache_tests::wire::{self, End};
 use tokio::time::{Instant, timeout};
 
@@ -112,6 +113,25 @@ async fn slow_requests_end() {
     cluster.until(0, "all have ended", |metrics| metrics["framecache_streams"] == 0.0).await;
     trickle.abort();
     client.close().await;
+    cluster.stop().await;
+}
+
+/// Promise: who begins a handshake and says nothing more keeps others waiting for a moment, however many do so.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn half_handshakes_keep_nobody_out() {
+    let cluster = Cluster::start(1, Options::default()).await;
+    let proxy = Proxy::start(([127, 0, 0, 1], 0).into(), cluster.node(0).quic, 29).await.expect("proxy");
+    // They never hear the node's half of it.
+    proxy.set(Way::Back, Faults { cut: true, ..Faults::default() });
+    let deaf = cluster.endpoint(1 << 20);
+    let half: Vec<_> = (0..150).map(|_| deaf.connect(proxy.address, "127.0.0.1").expect("connect")).collect();
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let begun = Instant::now();
+    cluster.connect(0, 1 << 20).await.close(0u32.into(), b"");
+    // One after the other, each would be let go after ten seconds.
+    assert!(begun.elapsed() < Duration::from_secs(4), "after {:?}", begun.elapsed());
+    assert!(proxy.counts().lost > 0, "the node said nothing to them");
+    drop((half, deaf));
     cluster.stop().await;
 }
 
