@@ -53,7 +53,7 @@ impl Idle {
         let host = address.ip().to_string();
         let mut config = framecache::tls::client(&files, &host)?;
         // As small as a client may be: what it has room for is not the node's.
-        config.transport_config(Arc::new(quic::transport(Windows::client(4 << 20), Some(quic::KEEP_ALIVE))));
+        config.transport_config(Arc::new(quic::transport(Windows::client(4 << 20).towards(address), Some(quic::KEEP_ALIVE))));
         let endpoints = (0..SOCKETS).map(|_| quic::endpoint(quic::bind(([0, 0, 0, 0], 0).into())?, None));
         let shared = Arc::new(Shared {
             endpoints: endpoints.collect::<std::io::Result<_>>()?,

@@ -24,7 +24,7 @@ impl Line {
         let files = TlsFiles { ca: Some(ca.to_owned()), ..TlsFiles::default() };
         let host = address.ip().to_string();
         let mut config = framecache::tls::client(&files, &host)?;
-        config.transport_config(Arc::new(quic::transport(Windows::client(memory), Some(quic::KEEP_ALIVE))));
+        config.transport_config(Arc::new(quic::transport(Windows::client(memory).towards(address), Some(quic::KEEP_ALIVE))));
         let endpoint = quic::endpoint(quic::bind(([0, 0, 0, 0], 0).into())?, None)?;
         let connection = endpoint.connect_with(config, address, &host)?.await?;
         Ok(Self { connection, endpoint })

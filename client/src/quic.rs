@@ -1,14 +1,15 @@
 //! How QUIC is tuned: windows, datagram size, and the socket under it. Node and client share it.
 //!
 //! The datagram size decides what a byte costs: measured on loopback, both ends together, 1.6 CPU-seconds per GB at 1,452 bytes,
-//! 0.5 at 8,900, 0.4 at 16,000. So each connection looks for the largest size that its own path carries; nothing is set for all.
+//! 0.5 at 8,900, 0.4 at 16,000. So each connection looks for the largest size that its own path carries; nothing is set for all. Only of a
+//! path that never leaves the machine it is known.
 
 use std::fmt;
 use std::hash::{BuildHasher, Hasher};
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -24,8 +25,12 @@ const DATAGRAM_MAX: u16 = 16_300;
 /// Largest datagram that a path beyond this machine carries: a jumbo frame of 9,000 bytes less the IPv6 and UDP headers.
 const DATAGRAM_JUMBO: u16 = 8_952;
 
+/// Datagram that every path carries, in bytes (RFC 9000 section 14).
+const DATAGRAM_SURE: u16 = 1_200;
+
 /// The search for the largest datagram ends where it would gain less than this, in bytes. Each probe is padding that the other end reads
-/// byte by byte: of a handshake's processor time three fifths. On a path of 1,500 bytes 1,435 are found.
+/// byte by byte: of a handshake's processor time three fifths, where the search goes up to [`DATAGRAM_MAX`]. On a path of 1,500 bytes
+/// 1,435 are found.
 const DATAGRAM_STEP: u16 = 200;
 
 /// Most bytes that one UDP send may carry, whatever its segments: 65,535 less the IPv4 and UDP headers. Past it the kernel
@@ -62,13 +67,21 @@ pub struct Windows {
     pub streams: u32,
     /// Bytes of the largest datagram that is looked for; a connection keeps a buffer of its own for one.
     pub datagram: u16,
+    /// Bytes of the datagrams that it begins with; see [`Windows::towards`].
+    pub sure: u16,
 }
 
 impl Windows {
     /// A node's side: requests are small and many. What is sent and not acknowledged is on no budget, so it is kept as small as a
     /// network of 1 ms and 2 GB/s permits; it shares its memory with the cache that it came from.
-    pub const NODE: Windows =
-        Windows { stream: 256 << 10, receive: 512 << 10, send: 2 << 20, streams: 256, datagram: DATAGRAM_MAX };
+    pub const NODE: Windows = Windows {
+        stream: 256 << 10,
+        receive: 512 << 10,
+        send: 2 << 20,
+        streams: 256,
+        datagram: DATAGRAM_MAX,
+        sure: DATAGRAM_SURE,
+    };
 
     /// The same among very many: most are idle, and ten thousand of them are not to keep a large datagram each.
     pub const CROWD: Windows = Windows { datagram: DATAGRAM_JUMBO, ..Self::NODE };
@@ -76,7 +89,14 @@ impl Windows {
     /// A client's side, out of `memory` bytes that it may use: half of it, since a reply is copied out as it arrives.
     pub fn client(memory: u64) -> Windows {
         let receive = (memory / 2).clamp(1 << 20, 64 << 20) as u32;
-        Windows { stream: receive.min(16 << 20), receive, send: 4 << 20, streams: 0, datagram: DATAGRAM_MAX }
+        let stream = receive.min(16 << 20);
+        Windows { stream, receive, send: 4 << 20, streams: 0, datagram: DATAGRAM_MAX, sure: DATAGRAM_SURE }
+    }
+
+    /// The same for a connection with `peer`: what never leaves this machine needs no search.
+    pub fn towards(self, peer: SocketAddr) -> Windows {
+        let sure = if peer.ip().to_canonical().is_loopback() { loopback_carries().min(self.datagram) } else { self.sure };
+        Windows { sure, ..self }
     }
 }
 
@@ -99,6 +119,7 @@ pub fn transport(windows: Windows, keep_alive: Option<Duration>) -> TransportCon
         .send_fairness(false)
         .datagram_receive_buffer_size(None)
         .allow_spin(false)
+        .initial_mtu(windows.sure)
         .initial_rtt(Duration::from_millis(10))
         .max_idle_timeout(Some(VarInt::from_u32(IDLE_MAX.as_millis() as u32).into()))
         .keep_alive_interval(keep_alive)
@@ -106,6 +127,18 @@ pub fn transport(windows: Windows, keep_alive: Option<Duration>) -> TransportCon
         .ack_frequency_config(Some(acks))
         .congestion_controller_factory(Arc::new(cubic));
     transport
+}
+
+/// Bytes of the largest datagram that the loopback device carries, as far as one is sent at all; [`DATAGRAM_SURE`] where nothing says so.
+fn loopback_carries() -> u16 {
+    /// An IPv6 and a UDP header.
+    const HEADERS: u32 = 48;
+    static CARRIES: OnceLock<u16> = OnceLock::new();
+    *CARRIES.get_or_init(|| {
+        let told = std::fs::read_to_string("/sys/class/net/lo/mtu").ok().and_then(|told| told.trim().parse::<u32>().ok());
+        let room = told.map_or(0, |mtu| mtu.saturating_sub(HEADERS));
+        u16::try_from(room).unwrap_or(u16::MAX).clamp(DATAGRAM_SURE, DATAGRAM_MAX)
+    })
 }
 
 /// A UDP socket at `address`, with the largest buffers that the kernel grants.
@@ -233,5 +266,22 @@ mod tests {
     #[test]
     fn first_window_cannot_stall() {
         assert!(INITIAL_WINDOW >= u64::from(ACK_EVERY) * u64::from(DATAGRAM_MAX) * 4);
+    }
+
+    /// Promise: only of a path that never leaves the machine more is taken for granted than every path carries, and never more than is
+    /// looked for.
+    #[test]
+    fn only_the_machine_itself_is_known() {
+        let sure = |windows: Windows, peer: &str| windows.towards(peer.parse().expect("address")).sure;
+        for near in ["127.0.0.1:1", "127.8.9.1:1", "[::1]:1", "[::ffff:127.0.0.1]:1"] {
+            assert_eq!(sure(Windows::NODE, near), loopback_carries(), "{near}");
+            assert!(sure(Windows::CROWD, near) <= DATAGRAM_JUMBO, "{near}");
+        }
+        for far in ["10.0.0.1:1", "[fe80::1]:1", "[::ffff:10.0.0.1]:1"] {
+            assert_eq!(sure(Windows::client(1 << 30), far), DATAGRAM_SURE, "{far}");
+        }
+        if std::fs::read_to_string("/sys/class/net/lo/mtu").is_ok_and(|told| told.trim() == "65536") {
+            assert_eq!(loopback_carries(), DATAGRAM_MAX);
+        }
     }
 }

@@ -20,7 +20,7 @@ pub async fn serve(pool: Pool) -> Result<()> {
     let mut tls = Trust::at(&pool.trust).server()?;
     tls.alpn_protocols = vec![ALPN.to_vec()];
     let mut config = quinn::ServerConfig::with_crypto(Arc::new(QuicServerConfig::try_from(tls)?));
-    config.transport_config(Arc::new(quic::transport(Windows::NODE, None))).migration(false);
+    config.transport_config(Arc::new(quic::transport(Windows::NODE.towards(SocketAddr::new(pool.ip, 0)), None))).migration(false);
     let endpoint = quic::endpoint(quic::bind(SocketAddr::new(pool.ip, 0))?, Some(config))?;
     let (items, shape) = (Arc::new(pool.items()), pool.shape);
     say(&endpoint.local_addr()?.port())?;
@@ -58,10 +58,11 @@ pub async fn connect(traffic: &Traffic) -> Result<quinn::Connection> {
     let mut tls = Trust::at(&traffic.trust).client()?;
     tls.alpn_protocols = vec![ALPN.to_vec()];
     let mut config = quinn::ClientConfig::new(Arc::new(QuicClientConfig::try_from(tls)?));
-    config.transport_config(Arc::new(quic::transport(Windows::client(1 << 30), Some(quic::KEEP_ALIVE))));
+    let address: SocketAddr = traffic.address.parse()?;
+    config.transport_config(Arc::new(quic::transport(Windows::client(1 << 30).towards(address), Some(quic::KEEP_ALIVE))));
     let (host, _) = traffic.address.rsplit_once(':').context("no port")?;
     let endpoint = quic::endpoint(quic::bind(([0, 0, 0, 0], 0).into())?, None)?;
-    Ok(endpoint.connect_with(config, traffic.address.parse()?, host)?.await?)
+    Ok(endpoint.connect_with(config, address, host)?.await?)
 }
 
 /// One request after another, each on a stream of its own.

@@ -38,7 +38,7 @@ const HANDSHAKES_UNPROVEN_MAX: usize = 200;
 
 /// Handshakes that are worked on at once, for each processor: a crowd that comes back is let in one after the other, each soon, rather
 /// than all together, each so late that it is sent again; and requests wait for no more than these.
-const TURNS_PER_PROCESSOR: usize = 4;
+const TURNS_PER_PROCESSOR: usize = 1;
 
 /// Longest time for which a handshake keeps others waiting. Most of its work is done at once; who is far away, or says nothing more, is
 /// waited for beside the others.
@@ -58,12 +58,7 @@ pub fn server_config(mut tls: rustls::ServerConfig) -> Result<quinn::ServerConfi
     tls.alpn_protocols = ALPN.iter().map(|name| name.to_vec()).collect();
     let crypto = quinn::crypto::rustls::QuicServerConfig::try_from(tls)?;
     let mut config = quinn::ServerConfig::with_crypto(Arc::new(crypto));
-    config
-        .transport_config(idle(Windows::NODE))
-        .max_incoming(INCOMING_MAX)
-        .incoming_buffer_size(64 << 10)
-        .incoming_buffer_size_total(8 << 20)
-        .migration(false);
+    config.max_incoming(INCOMING_MAX).incoming_buffer_size(64 << 10).incoming_buffer_size_total(8 << 20).migration(false);
     Ok(config)
 }
 
@@ -73,10 +68,7 @@ fn idle(windows: Windows) -> Arc<quinn::TransportConfig> {
 }
 
 /// Accepts until `stop`, by `config`; then no new connection comes in, and those that are here are told when the service's tasks are done.
-pub async fn accept(endpoint: quinn::Endpoint, mut config: quinn::ServerConfig, service: Arc<Service>, stop: CancellationToken) {
-    let few = Arc::new(config.clone());
-    config.transport_config(idle(Windows::CROWD));
-    let crowd = Arc::new(config);
+pub async fn accept(endpoint: quinn::Endpoint, config: quinn::ServerConfig, service: Arc<Service>, stop: CancellationToken) {
     let places = TURNS_PER_PROCESSOR * std::thread::available_parallelism().map_or(1, Into::into);
     // Whose address is proven does not stand behind those that may be nobody's.
     let [proven, unproven] = [(); 2].map(|()| Arc::new(Semaphore::new(places)));
@@ -97,16 +89,18 @@ pub async fn accept(endpoint: quinn::Endpoint, mut config: quinn::ServerConfig, 
         } else {
             let service = service.clone();
             let handshake = service.counts.handshakes.enter();
-            let config = if connections < CROWD { &few } else { &crowd };
+            let mut config = config.clone();
+            let windows = if connections < CROWD { Windows::NODE } else { Windows::CROWD };
+            config.transport_config(idle(windows.towards(incoming.remote_address())));
             let turns = if incoming.remote_address_validated() { &proven } else { &unproven };
-            service.tasks.clone().spawn(connection(incoming, config.clone(), turns.clone(), handshake, service));
+            service.tasks.clone().spawn(connection(incoming, config, turns.clone(), handshake, service));
         }
     }
 }
 
 async fn connection(
     incoming: quinn::Incoming,
-    config: Arc<quinn::ServerConfig>,
+    config: quinn::ServerConfig,
     turns: Arc<Semaphore>,
     handshake: Entered,
     service: Arc<Service>,
@@ -115,7 +109,7 @@ async fn connection(
     let connecting = async {
         // Never closed.
         let turn = turns.acquire().await;
-        let mut connecting = incoming.accept_with(config)?;
+        let mut connecting = incoming.accept_with(Arc::new(config))?;
         match timeout(TURN_MAX, &mut connecting).await {
             Ok(connected) => connected,
             Err(_) => {

@@ -89,8 +89,7 @@ impl Dialer {
     pub(super) async fn dial(&self, target: &Target, limit: Duration, failures: u32) -> Result<quinn::Connection, Error> {
         let address = &target.address;
         let host = host_of(address);
-        let mut config = tls::client_for(&self.tls, host, &target.names(self.naming))?;
-        config.transport_config(Arc::new(quic::transport(self.windows, Some(quic::KEEP_ALIVE))));
+        let config = tls::client_for(&self.tls, host, &target.names(self.naming))?;
         let found = timeout(limit, tokio::net::lookup_host(address)).await;
         let found = found.map_err(|_| unavailable(format!("cannot resolve {address} in time")))?;
         let places: Vec<SocketAddr> = found.map_err(|e| unavailable(format!("cannot resolve {address}: {e}")))?.collect();
@@ -114,7 +113,13 @@ impl Dialer {
         Err(last)
     }
 
-    async fn handshake(&self, place: SocketAddr, host: &str, config: quinn::ClientConfig) -> Result<quinn::Connection, Error> {
+    async fn handshake(
+        &self,
+        place: SocketAddr,
+        host: &str,
+        mut config: quinn::ClientConfig,
+    ) -> Result<quinn::Connection, Error> {
+        config.transport_config(Arc::new(quic::transport(self.windows.towards(place), Some(quic::KEEP_ALIVE))));
         let connecting = self.endpoint(place)?.connect_with(config, place, host);
         let connecting = connecting.map_err(|e| unavailable(format!("cannot connect to {place}: {e}")))?;
         connecting.await.map_err(|error| refused(place, &error))
