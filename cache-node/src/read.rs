@@ -148,7 +148,7 @@ pub enum Way {
     Server,
     /// The same, and it is kept: this node is one of several that serve a hot key.
     Replica,
-    /// By itself, from those that may hold it or from the origin: the caller could not reach the node that serves the key.
+    /// By itself, from those that may hold it or from the origin: the node that serves the key does not answer, or not soon enough.
     Itself,
     /// By itself, for another node, which waits for it.
     ForPeer,
@@ -335,6 +335,11 @@ impl Reader {
     fn is_outdated(&self, object: &ObjectId, head: &Head) -> bool {
         let known = self.outdated.get(object);
         known.is_some_and(|known| known.version == head.version || known.fetched_unix_ms >= head.fetched_unix_ms)
+    }
+
+    /// Whether the origin said that this version is not what it has.
+    fn is_replaced(&self, object: &ObjectId, version: &Version) -> bool {
+        self.outdated.get(object).is_some_and(|known| known.version == *version)
     }
 
     /// Notes that `old` is not what the origin has: the next read asks anew, whatever entries of `old` are held.

@@ -93,7 +93,8 @@ impl Windows {
         Windows { stream, receive, send: 4 << 20, streams: 0, datagram: DATAGRAM_MAX, sure: DATAGRAM_SURE }
     }
 
-    /// The same for a connection with `peer`: what never leaves this machine needs no search.
+    /// The same for a connection with `peer`: what never leaves this machine needs no search. Where something at a loopback address passes
+    /// datagrams on to a narrower path, the first are lost, and QUIC falls back to what every path carries (RFC 8899 section 4.3).
     pub fn towards(self, peer: SocketAddr) -> Windows {
         let sure = if peer.ip().to_canonical().is_loopback() { loopback_carries().min(self.datagram) } else { self.sure };
         Windows { sure, ..self }

@@ -298,10 +298,12 @@ pub enum Via {
     /// The caller takes it for the owner.
     #[default]
     Owner = 0,
-    /// The caller could not reach who comes before it in the walk, or waited too long for them.
+    /// Who comes before it in the walk is slow or busy: this node is to see to it by itself.
     Failover = 1,
     /// The key is hot: this is one of several that serve it, and fills from the owner.
     Replica = 2,
+    /// The caller does not reach the owner. This node may.
+    Unreached = 3,
 }
 
 impl Via {
@@ -310,6 +312,7 @@ impl Via {
         match number {
             1 => Via::Failover,
             2 => Via::Replica,
+            3 => Via::Unreached,
             _ => Via::Owner,
         }
     }

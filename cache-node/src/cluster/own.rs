@@ -106,11 +106,16 @@ impl Own {
         self.state(row);
     }
 
-    /// Another share of the keys; the larger old one is still looked for here until `settle` has passed.
+    /// Another share of the keys; the larger old one is still looked for here until `settle` has passed. To what a larger one adds the node
+    /// is a newcomer: others look behind it.
     pub(super) fn set_weight(&mut self, weight: u32, now: Duration) {
         let held_weight = self.row.held_weight.max(self.row.weight).max(weight);
         self.held_until = (held_weight > weight).then_some(now + self.settle);
-        self.state(NodeRow { weight, held_weight, ..self.row.clone() });
+        let grows = weight > self.row.weight;
+        if grows {
+            self.member_since = now;
+        }
+        self.state(NodeRow { weight, held_weight, settled: self.row.settled && !grows, ..self.row.clone() });
     }
 
     /// A row of this name, not of a later life, came back. What a former life weighed it may still hold, on its disk, so that it is
@@ -295,7 +300,8 @@ mod tests {
         assert_eq!(ticked(&mut short, s(4)), (6, 1, 256, true), "who is settled serves all");
     }
 
-    /// Promise: a weight that shrank is looked for as it was until settled; one that grew counts at once.
+    /// Promise: a weight that shrank is looked for as it was until settled; one that grew counts at once, and others look behind the node
+    /// until it is settled again.
     #[test]
     fn a_weight_that_shrank_is_held() {
         let mut a = own(100);
@@ -310,7 +316,13 @@ mod tests {
         a.tick(s(150));
         assert_eq!(a.row().held_weight, 80);
         a.set_weight(80, s(151));
-        assert_eq!(a.row().weight, 80);
+        assert_eq!((a.row().weight, a.row().settled), (80, true));
+        a.set_weight(90, s(200));
+        assert_eq!((a.row().weight, a.row().settled, a.row().ramp), (90, false, RAMP_FULL));
+        a.tick(s(299));
+        assert!(!a.row().settled);
+        a.tick(s(300));
+        assert!(a.row().settled);
     }
 
     /// Promise: who is held for gone says once that it is not, with a row above that judgement; old and wrong news is let lie.

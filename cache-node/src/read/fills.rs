@@ -63,15 +63,29 @@ impl Reader {
     /// says so of its head; it is none if there was nothing yet, or its own time was up.
     pub(super) async fn filled(
         self: &Arc<Self>,
+        fill: Fill,
+        purpose: Purpose,
+        current: impl Fn(&Head) -> bool + Send + Sync,
+        terms: &Terms,
+    ) -> FillResult {
+        self.filled_unless(fill, purpose, current, || None, terms).await
+    }
+
+    /// The same, unless none is under way and `known` has an answer by now: one may have landed since the caller looked.
+    pub(super) async fn filled_unless(
+        self: &Arc<Self>,
         mut fill: Fill,
         purpose: Purpose,
         current: impl Fn(&Head) -> bool + Send + Sync,
+        known: impl Fn() -> Option<Head> + Send + Sync,
         terms: &Terms,
     ) -> FillResult {
         let asked = self.fills.now();
         loop {
             let (reader, own, own_terms) = (self.clone(), fill.clone(), terms.by(Instant::now() + FLIGHT_MAX));
-            let flight = self.fills.join(fill.clone(), || async move { reader.fill(own, purpose, own_terms).await });
+            let known = || known().map(|head| Ok(Entry { head, body: Body::Raw(bytes::Bytes::new()) }));
+            let flight =
+                self.fills.join_unless(fill.clone(), known, || async move { reader.fill(own, purpose, own_terms).await });
             let (answer, number) = landed(timeout_at(terms.deadline, flight).await, "a fill")?;
             let holds = match &answer {
                 Ok(entry) => current(&entry.head),

@@ -85,6 +85,20 @@ impl<K: Hash + Eq + Clone + Send + 'static, V: Clone + Send + Sync + 'static> Fl
     where
         F: Future<Output = V> + Send + 'static,
     {
+        self.join_unless(key, || None, fill).await
+    }
+
+    /// The same, unless none runs and `landed` has the answer of one that has just ended: what a flight leaves behind is there before it
+    /// is taken off the board.
+    pub(super) async fn join_unless<F>(
+        &self,
+        key: K,
+        landed: impl FnOnce() -> Option<V>,
+        fill: impl FnOnce() -> F,
+    ) -> Result<(V, u64), Grounded>
+    where
+        F: Future<Output = V> + Send + 'static,
+    {
         let (flight, begun) = {
             let mut running = self.running.lock();
             let found = running.get(&key).cloned();
@@ -95,6 +109,9 @@ impl<K: Hash + Eq + Clone + Send + 'static, V: Clone + Send + Sync + 'static> Fl
                 }
                 (Part::Refuse, _) => return Err(Grounded::Full),
                 _ => {
+                    if let Some(answer) = landed() {
+                        return Ok((answer, self.now()));
+                    }
                     // Numbered before it can ask the origin anything, and spawned after the lock is gone: a runtime that ends
                     // drops a task in the call that spawns it, and landing takes the lock.
                     let number = self.begun.fetch_add(1, Ordering::AcqRel);
@@ -183,6 +200,15 @@ mod tests {
             assert_eq!(waiter.await.expect("task"), Ok((7, 0)));
         }
         assert_eq!(fills.load(Ordering::Relaxed), 1);
+        assert!(flights.running.lock().is_empty());
+    }
+
+    /// Promise: who comes in the moment in which a flight lands takes its answer, and begins none.
+    #[tokio::test]
+    async fn what_has_landed_is_not_filled_again() {
+        let flights = Flights::<u8, u32>::new(TaskTracker::new());
+        let fill = || async { panic!("a second fill") };
+        assert_eq!(flights.join_unless(1, || Some(7), fill).await, Ok((7, 0)));
         assert!(flights.running.lock().is_empty());
     }
 

@@ -16,7 +16,7 @@ use crate::cluster::Piece;
 /// origin is as quick.
 const PEEK_MAX: Duration = Duration::from_millis(250);
 
-/// The same for the node that serves the key, where the caller did not reach it: it is most likely gone, and the others do not know yet.
+/// The same for the node that serves the key, where another is to see to it: that one is slow, or gone and nobody knows yet.
 const PEEK_DOUBTED_MAX: Duration = Duration::from_millis(50);
 
 /// What came of asking the node that serves a key.

@@ -59,12 +59,15 @@ impl Reader {
         };
         // Only the object's server says what is current; the page may come from elsewhere.
         match self.head_from_server(&object, terms).await {
+            // What this node knows to be replaced it finds out by itself.
+            There::Answer(Ok(head)) if self.is_replaced(&object, &head.version) => {}
             There::Answer(head) => return head.inspect(|head| self.heads.insert(&object, head.clone())),
             There::Nobody => {}
         }
         let current = |head: &Head| policy.judge(Some(head), self.clock.now_unix_ms()) == Judgement::Fresh;
         let fill = Fill { what, first: First::Here };
-        let entry = self.filled(fill, Purpose::Reply(None), current, terms).await?;
+        let known = || self.heads.get(&object).filter(current);
+        let entry = self.filled_unless(fill, Purpose::Reply(None), current, known, terms).await?;
         Ok(entry.head)
     }
 

@@ -36,13 +36,8 @@ const CROWD: usize = 256;
 /// Handshakes in progress above which a client must prove its address first (QUIC Retry, RFC 9000 section 8.1.2).
 const HANDSHAKES_UNPROVEN_MAX: usize = 200;
 
-/// Handshakes that are worked on at once, for each processor: a crowd that comes back is let in one after the other, each soon, rather
-/// than all together, each so late that it is sent again; and requests wait for no more than these.
-const TURNS_PER_PROCESSOR: usize = 1;
-
-/// Longest time for which a handshake keeps others waiting. Most of its work is done at once; who is far away, or says nothing more, is
-/// waited for beside the others.
-const TURN_MAX: Duration = Duration::from_millis(50);
+/// Longest time for which a handshake keeps others waiting, for the second half of a first message that takes two datagrams.
+const TURN_MAX: Duration = Duration::from_millis(5);
 
 /// Longest handshake.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
@@ -58,7 +53,12 @@ pub fn server_config(mut tls: rustls::ServerConfig) -> Result<quinn::ServerConfi
     tls.alpn_protocols = ALPN.iter().map(|name| name.to_vec()).collect();
     let crypto = quinn::crypto::rustls::QuicServerConfig::try_from(tls)?;
     let mut config = quinn::ServerConfig::with_crypto(Arc::new(crypto));
-    config.max_incoming(INCOMING_MAX).incoming_buffer_size(64 << 10).incoming_buffer_size_total(8 << 20).migration(false);
+    config
+        .transport_config(idle(Windows::NODE))
+        .max_incoming(INCOMING_MAX)
+        .incoming_buffer_size(64 << 10)
+        .incoming_buffer_size_total(8 << 20)
+        .migration(false);
     Ok(config)
 }
 
@@ -69,8 +69,9 @@ fn idle(windows: Windows) -> Arc<quinn::TransportConfig> {
 
 /// Accepts until `stop`, by `config`; then no new connection comes in, and those that are here are told when the service's tasks are done.
 pub async fn accept(endpoint: quinn::Endpoint, config: quinn::ServerConfig, service: Arc<Service>, stop: CancellationToken) {
-    let places = TURNS_PER_PROCESSOR * std::thread::available_parallelism().map_or(1, Into::into);
-    // Whose address is proven does not stand behind those that may be nobody's.
+    // A crowd that comes back is let in one after the other for each processor, each soon, rather than all together, each so late that it
+    // is sent again; requests wait for no more than these. Whose address is proven does not stand behind those that may be nobody's.
+    let places = std::thread::available_parallelism().map_or(1, Into::into);
     let [proven, unproven] = [(); 2].map(|()| Arc::new(Semaphore::new(places)));
     loop {
         let incoming = tokio::select! {
@@ -110,13 +111,10 @@ async fn connection(
         // Never closed.
         let turn = turns.acquire().await;
         let mut connecting = incoming.accept_with(Arc::new(config))?;
-        match timeout(TURN_MAX, &mut connecting).await {
-            Ok(connected) => connected,
-            Err(_) => {
-                drop(turn);
-                connecting.await
-            }
-        }
+        // The signature, which is most of the work, is made by then. What the client makes of it is waited for beside the others.
+        let _ = timeout(TURN_MAX, connecting.handshake_data()).await;
+        drop(turn);
+        connecting.await
     };
     let connection = match timeout(HANDSHAKE_MAX, connecting).await {
         Ok(Ok(connection)) => connection,
@@ -261,7 +259,7 @@ impl Request {
         };
         let way = match (&peer, header.via()) {
             (Some(_), _) => Way::ForPeer,
-            (None, Via::Owner) => Way::Server,
+            (None, Via::Owner | Via::Unreached) => Way::Server,
             (None, Via::Failover) => Way::Itself,
             (None, Via::Replica) => Way::Replica,
         };

@@ -113,9 +113,10 @@ impl Known {
             }
         }
         let place = |number: Option<u64>| order.iter().position(|(_, link)| Some(link.number()) == number);
+        let via = if standings.first() == Some(&Standing::Good) { Via::Failover } else { Via::Unreached };
         match place(tries.stay).filter(|&at| standings[at] == Standing::Good) {
-            Some(at) => Self::at(&order, at, Via::Failover),
-            None => Self::at(&order, route::pick(&standings, place(tries.past))?, Via::Failover),
+            Some(at) => Self::at(&order, at, via),
+            None => Self::at(&order, route::pick(&standings, place(tries.past))?, via),
         }
     }
 
@@ -138,7 +139,7 @@ impl Client {
         let chosen = chosen.ok_or_else(|| Error::new(ErrorKind::Unavailable, "the cluster has no serving node"))?;
         match chosen.via {
             Via::Owner => {}
-            Via::Failover => count(&pool.counters().failovers, 1),
+            Via::Failover | Via::Unreached => count(&pool.counters().failovers, 1),
             Via::Replica => count(&pool.counters().replicas, 1),
         }
         Ok(chosen)

@@ -106,6 +106,9 @@ impl Client {
                 Err(error) => last = Some(error),
             }
         }
+        if Instant::now() >= deadline {
+            return Err(Error::new(ErrorKind::Timeout, "the deadline passed"));
+        }
         Err(last.unwrap_or_else(|| Error::new(ErrorKind::Unavailable, "no node answered in time")))
     }
 

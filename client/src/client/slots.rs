@@ -205,6 +205,7 @@ impl<'a> Work<'a> {
             }
             // A slot for which there was no node to ask has tried without asking.
             want.tries.attempt = want.tries.attempt.max(attempt);
+            let attempt = want.tries.attempt;
             match want.tries.step(self.ask.client, &error, exchange.map(|exchange| &exchange.link), self.ask.deadline) {
                 None => self.outcome(want.index, Err(Error { attempt, ..error })),
                 Some(Duration::ZERO) => now.push(want),

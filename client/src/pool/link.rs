@@ -1,7 +1,7 @@
 //! One node: the connection to it, whether it answers, and how long it makes its clients wait.
 //!
-//! A link has one task, which sleeps while nobody waits for the node. It listens while somebody does (`health` says what silence is),
-//! sees the connection end, and probes until the node is back. Handshakes are tasks of their own, so that whoever gives up on one
+//! A link has one task, which sleeps while nobody has asked the node anything. From then on it listens until a packet comes (`health` says
+//! what silence is), sees the connection end, and probes until the node is back. Handshakes are tasks of their own, so that whoever gives up on one
 //! does not end it for the others.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -82,9 +82,9 @@ struct Silence {
 enum Phase {
     /// There is nothing to see until somebody asks.
     Idle,
-    /// Connected; nobody waits.
+    /// Connected; nothing is expected.
     Up(quinn::Connection),
-    /// Connected; somebody waits.
+    /// Connected; asked, and nothing has come since.
     Listening(quinn::Connection),
     /// Lost.
     Down { probe: Instant },

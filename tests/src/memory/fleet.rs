@@ -248,6 +248,20 @@ impl Fleet {
         self.clients[0].lock().order(key).into_iter().map(|row| row.id.clone()).collect()
     }
 
+    /// A raw read of that node, in that way.
+    pub async fn read_from(
+        &self,
+        index: usize,
+        way: Way,
+        key: &str,
+        range: ByteRange,
+        deadline: Instant,
+    ) -> Result<Replied, ReadError> {
+        let world = self.seats[index].life.lock().world.clone();
+        let terms = Terms { deadline, way, caller: "".into() };
+        world.read_by(key, range, None, &terms, Duration::ZERO).await
+    }
+
     /// A raw read as a client makes it: of the first of its order that answers.
     pub async fn read(
         &self,
@@ -293,20 +307,23 @@ impl Fleet {
         deadline: Instant,
         ask: impl Fn(Arc<World>, Terms) -> BoxFuture<'a, Result<T, ReadError>>,
     ) -> Result<T, ReadError> {
-        let mut position = 0;
+        let (mut position, mut unreached) = (0, false);
         let mut last = ReadError::Unavailable("no node".into());
         while Instant::now() < deadline {
             let topology = self.clients[client].lock().clone();
             let order: Vec<String> = topology.order(key).into_iter().map(|row| row.id.clone()).collect();
             let Some(name) = order.get(position % order.len().max(1)) else { return Err(last) };
             let seat = self.seats.iter().find(|seat| seat.name == *name).expect("a node of this fleet");
-            let way = if position == 0 { Way::Server } else { Way::Itself };
+            let way = if position == 0 || unreached { Way::Server } else { Way::Itself };
             let terms = Terms { deadline, way, caller: "".into() };
             let life = seat.life.lock().clone();
             let serves = self.rows.lock().values().any(|row| row.id == *name && row.state == 1);
             let answer = if serves { life.lasting(ask(life.world.clone(), terms)).await } else { None };
             match answer {
-                None => last = ReadError::Unavailable(format!("{name} is gone")),
+                None => {
+                    unreached |= position == 0;
+                    last = ReadError::Unavailable(format!("{name} is gone"));
+                }
                 Some(Err(ReadError::Busy { retry_after })) => {
                     sleep(retry_after).await;
                     last = ReadError::Busy { retry_after };

@@ -7,7 +7,7 @@ use framecache::object::PAGE_BYTES;
 use framecache::{ByteRange, DecodeSpec, Page, RouteKey, Span};
 use framecache_node::budget::Level;
 use framecache_node::cache::{Freshness, Store, frames, pages};
-use framecache_node::read::{ReadError, Terms};
+use framecache_node::read::{ReadError, Terms, Way};
 use framecache_tests::media::PLAIN;
 use framecache_tests::memory::fleet::Fleet;
 use framecache_tests::memory::{Climate, Replied, World, id, pixels};
@@ -244,8 +244,8 @@ async fn refusals_ask_nobody() {
     assert_eq!(world.origin.requests(), 0);
 }
 
-/// Promise: where the server of a key is gone and the others do not know yet, who stands in for it asks it only briefly whether it
-/// holds something, and then the origin.
+/// Promise: where the server of a key is slow, or gone and the others do not know yet, who is to see to it by itself asks it only briefly
+/// whether it holds something, and then the origin.
 #[tokio::test(start_paused = true)]
 async fn a_stand_in_peeks_briefly_at_the_server() {
     let fleet = Fleet::new(3, 3, 1, Climate::calm(Freshness::Immutable), None, 1);
@@ -255,6 +255,25 @@ async fn a_stand_in_peeks_briefly_at_the_server() {
     fleet.crash(index, 3_600_000);
     fleet.cut(&[0, 1, 2].map(|from| (from, index)));
     let begun = Instant::now();
-    fleet.read(0, "k", page(0), None, after_s(9), Duration::ZERO).await.expect("read");
+    fleet.read_from((index + 1) % 3, Way::Itself, "k", page(0), after_s(9)).await.expect("read");
     assert!(begun.elapsed() < ms(150), "after {:?}", begun.elapsed());
+}
+
+/// Promise: where a client does not reach the server of a key and another node does, that one asks it: nothing is fetched twice, though
+/// it is only being fetched.
+#[tokio::test(start_paused = true)]
+async fn whom_a_client_does_not_reach_another_node_asks() {
+    let fleet = Fleet::new(3, 3, 1, Climate::calm(Freshness::Immutable), None, 1);
+    fleet.first.put("k", stamped(1, 10));
+    let server = fleet.order(RouteKey::raw(&id("k"), Span::new(0)))[0].clone();
+    let index = (0..fleet.nodes()).find(|index| server == format!("node-{index}")).expect("a node of it");
+    fleet.first.origin.takes(400, 0);
+    let own = fleet.read_from(index, Way::Server, "k", page(0), after_s(9));
+    let other = async {
+        sleep(ms(10)).await;
+        fleet.read_from((index + 1) % 3, Way::Server, "k", page(0), after_s(9)).await
+    };
+    let (own, other) = tokio::join!(own, other);
+    assert_eq!(own.expect("read").bytes, other.expect("read").bytes);
+    assert_eq!(fleet.first.origin.requests(), 1);
 }

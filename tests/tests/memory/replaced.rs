@@ -11,7 +11,7 @@ use framecache_node::read::ReadError;
 use framecache_tests::dice::Dice;
 use framecache_tests::media::PLAIN;
 use framecache_tests::memory::fleet::Fleet;
-use framecache_tests::memory::{Climate, World, id};
+use framecache_tests::memory::{Climate, World, id, pixels};
 use framecache_tests::model::stamped;
 use tokio::time::{Instant, sleep};
 
@@ -107,8 +107,12 @@ async fn what_pins_nothing_begins_again() {
         let raw = world.read("k", page(1), None, soon(), Duration::ZERO).await;
         let frame = world.frame("p", &spec, None, soon(), Duration::ZERO).await;
         match (raw, frame) {
-            (Ok(raw), Ok(_)) if !told => {
+            (Ok(raw), Ok((head, drawn))) if !told => {
                 assert_eq!((&raw.head.version, raw.error), (&new, None));
+                assert_eq!(
+                    (Some(head.version), drawn),
+                    (world.model.current("p").map(|(version, _)| version), pixels(&picture(1001), &spec))
+                );
                 world.model.expect("k", &new, page(1), &raw.bytes);
             }
             (Err(ReadError::Changed { .. }), Err(ReadError::Changed { .. })) if told => {}
@@ -118,6 +122,24 @@ async fn what_pins_nothing_begins_again() {
         assert!(matches!(pinned, Err(ReadError::Changed { .. })), "{freshness:?}, pinned: {pinned:?}");
         world.end().await;
     }
+}
+
+/// Promise: nor does it help that another node still trusts the head of what was replaced: whoever knows better finds out by itself.
+#[tokio::test(start_paused = true)]
+async fn what_pins_nothing_begins_again_on_any_node() {
+    let fleet = Fleet::new(3, 3, 1, Climate::calm(Freshness::MaxAge(Duration::from_secs(3600))), None, 1);
+    let server = |key: &str, span: u64| fleet.order(RouteKey::raw(&id(key), Span::new(span)))[0].clone();
+    let key = ["a", "b", "c", "d", "e", "f"].into_iter().find(|key| server(key, 0) != server(key, 1)).expect("one of two nodes");
+    let (first, second) = (ByteRange::at(0, 9).expect("range"), ByteRange::at(SPAN_BYTES, 9).expect("range"));
+    let soon = || Instant::now() + Duration::from_secs(10);
+    let put = |generation| fleet.first.put(key, stamped(generation, (SPAN_BYTES + PAGE_BYTES) as usize));
+    put(1);
+    fleet.read(0, key, first, None, soon(), Duration::ZERO).await.expect("the head, and one page");
+    let new = put(2);
+    let read = fleet.read(0, key, second, None, soon(), Duration::ZERO).await.expect("what is there now");
+    assert_eq!((&read.head.version, read.error), (&new, None));
+    fleet.first.model.expect(key, &new, second, &read.bytes);
+    fleet.end().await;
 }
 
 /// Promise: when an object of four spans is replaced while a client reads each of them from another node, it gets all of the version that

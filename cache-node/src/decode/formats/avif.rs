@@ -51,6 +51,10 @@ impl<'a> Frames<'a> {
             (*decoder).ignoreXMP = 1;
             checked(avifDecoderSetIOMemory(decoder, bytes.as_ptr(), bytes.len()))?;
             checked(avifDecoderParse(decoder))?;
+            // Its frames have no time; Pillow refuses it, too.
+            if (*decoder).timescale == 0 {
+                return Err(Failure::Undecodable("a track without a time scale".into()));
+            }
         }
         Ok(frames)
     }

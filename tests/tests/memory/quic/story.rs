@@ -14,7 +14,7 @@ use framecache_tests::media::PLAIN;
 use framecache_tests::memory::{Climate, pixels};
 use framecache_tests::model::{Model, Trust, stamped};
 use framecache_tests::simulated::network::Weather;
-use framecache_tests::simulated::{Bug, Cluster, NODES_MAX};
+use framecache_tests::simulated::{Bug, Cluster};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -170,7 +170,7 @@ impl Story {
             3..5 if members.len() > 1 => self.cluster.leave(*dice.one_of(&members), late),
             5..7 if members.len() > 1 => self.cluster.crash(*dice.one_of(&members), late, dice.within(500..6000)),
             7..10 => {
-                let hosts: Vec<usize> = (0..NODES_MAX).chain(NODES_MAX..NODES_MAX + self.clients).collect();
+                let hosts: Vec<usize> = (0..self.cluster.hosts()).collect();
                 let alone = *dice.one_of(&hosts);
                 let others = hosts.iter().filter(|host| **host != alone);
                 let (out, back) = (others.clone().map(|other| (alone, *other)), others.clone().map(|other| (*other, alone)));
