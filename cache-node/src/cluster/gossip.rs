@@ -137,6 +137,11 @@ impl Gossip {
         Some(News { told_of, said: said.collect() })
     }
 
+    /// What was said of that node is news once more.
+    pub(super) fn read_again(&mut self, id: &str) {
+        self.read.retain(|life, _| &*life.node_id != id);
+    }
+
     /// Exchanges news with that address now.
     pub(super) fn contact(&self, address: SocketAddr) {
         if address != self.lane.address {

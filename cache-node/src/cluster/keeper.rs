@@ -56,6 +56,9 @@ const KEYS_LOOK: Duration = Duration::from_secs(2);
 /// Time between two complaints about the same, which whoever has the key could else write into the log without end; and between two
 /// starts of gossip that failed.
 const COMPLAINT: Duration = Duration::from_secs(60);
+
+/// How soon a node is heard once more that began too far from now.
+const READ_AGAIN: Duration = Duration::from_secs(1);
 const GOSSIP_PAUSE: Duration = Duration::from_secs(1);
 
 /// Gossip of that age has told of everybody.
@@ -135,6 +138,8 @@ pub(super) struct Times {
     keys_fail: bool,
     rival: Complaint,
     early: Complaint,
+    /// When a node was last not heard that began too far from now.
+    refused: Option<Instant>,
     unsaid: Complaint,
     refuted: Complaint,
     gossip_started: Instant,
@@ -174,6 +179,7 @@ impl Times {
             keys_fail: false,
             rival: Complaint::default(),
             early: Complaint::default(),
+            refused: None,
             unsaid: Complaint::default(),
             refuted: Complaint::default(),
             gossip_started: now,
@@ -204,7 +210,7 @@ impl Keeper {
                     None => break,
                 },
             }
-            if news {
+            if news || self.times.refused.is_some_and(|then| then.elapsed() >= READ_AGAIN) {
                 news = false;
                 self.read_news().await;
             }
@@ -246,6 +252,7 @@ impl Keeper {
             return self.restart_gossip().await;
         };
         let unix_ms = unix_ms();
+        self.times.refused = None;
         for (row, rumour, gossip) in news.said {
             if !self.membership.is_due(&row, unix_ms) {
                 if self.times.early.is_due(Instant::now()) {
@@ -254,6 +261,9 @@ impl Keeper {
                         "node began more than a day from now, by our clock: set both clocks; it is not heard"
                     );
                 }
+                // It may be by and by: clocks are set.
+                self.gossip.read_again(&row.id);
+                self.times.refused = Some(Instant::now());
                 continue;
             }
             // Our own statement, or of a former life of ours, comes back to us.

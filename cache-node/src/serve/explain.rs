@@ -16,7 +16,7 @@ const WALK_LISTED: usize = 8;
 const PAGES_MAX: u64 = 65_536;
 
 /// Lines of name and value. Names: `object`; `key`, `owner`, `served by`, `walk`, `may hold it`, `asked`; `policy`, `version`,
-/// `size`; then `page N` and `pages` for raw bytes, or
+/// `size`, `as of`; then `page N` and `pages` for raw bytes, or
 /// `frame` for a spec; then `flushed`: whether all of it would survive a kill of the node.
 pub(super) async fn lines(id: &ObjectId, spec: Option<&DecodeSpec>, service: &Service) -> Vec<(String, String)> {
     let mut lines = vec![("object".into(), id.to_string())];
@@ -34,6 +34,7 @@ pub(super) async fn lines(id: &ObjectId, spec: Option<&DecodeSpec>, service: &Se
     };
     lines.push(("version".into(), head.version.to_string()));
     lines.push(("size".into(), head.size.to_string()));
+    lines.push(("as of".into(), format!("{} s ago, by the origin's word", service.reader.age(&head).as_secs())));
     match spec {
         Some(spec) => {
             let presence = service.reader.store().presence(&frames::key(id, spec)).await;

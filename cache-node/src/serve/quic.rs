@@ -36,8 +36,12 @@ const CROWD: usize = 256;
 /// Handshakes in progress above which a client must prove its address first (QUIC Retry, RFC 9000 section 8.1.2).
 const HANDSHAKES_UNPROVEN_MAX: usize = 200;
 
-/// Longest time for which a handshake keeps others waiting, for the second half of a first message that takes two datagrams.
-const TURN_MAX: Duration = Duration::from_millis(5);
+/// Longest time for which a handshake keeps others waiting. Most of its work is done at once; who is far away, or says nothing more, is
+/// waited for beside the others.
+const TURN_MAX: Duration = Duration::from_millis(50);
+
+/// Longest wait for a turn: behind those that say nothing more, a client's first try still gets through.
+const TURN_WAIT_MAX: Duration = Duration::from_millis(500);
 
 /// Longest handshake.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
@@ -108,13 +112,15 @@ async fn connection(
 ) {
     let remote = incoming.remote_address();
     let connecting = async {
-        // Never closed.
-        let turn = turns.acquire().await;
+        let turn = timeout(TURN_WAIT_MAX, turns.acquire()).await;
         let mut connecting = incoming.accept_with(Arc::new(config))?;
-        // The signature, which is most of the work, is made by then. What the client makes of it is waited for beside the others.
-        let _ = timeout(TURN_MAX, connecting.handshake_data()).await;
-        drop(turn);
-        connecting.await
+        match timeout(TURN_MAX, &mut connecting).await {
+            Ok(connected) => connected,
+            Err(_) => {
+                drop(turn);
+                connecting.await
+            }
+        }
     };
     let connection = match timeout(HANDSHAKE_MAX, connecting).await {
         Ok(Ok(connection)) => connection,

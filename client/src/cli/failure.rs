@@ -52,7 +52,13 @@ impl Failure {
 
 /// A line on standard error. Where nobody takes it there is nobody else to tell.
 pub(super) fn tell(line: &dyn std::fmt::Display) {
-    let _ = writeln!(io::stderr(), "{line}");
+    let _ = writeln!(io::stderr(), "{}", visible(&line.to_string()));
+}
+
+/// One line for a terminal: names of others cannot move its cursor or begin another.
+pub(super) fn visible(text: &str) -> String {
+    let one = |letter: char| if letter.is_control() { letter.escape_default().to_string() } else { letter.to_string() };
+    text.chars().map(one).collect()
 }
 
 impl From<Error> for Failure {
@@ -98,5 +104,14 @@ fn advice(kind: &ErrorKind) -> (u8, Option<&'static str>) {
         ),
         ErrorKind::Protocol => (CODE_UNREACHABLE, Some("the node's log says more")),
         _ => (CODE_ITEMS, None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    /// Promise: what others named is shown as it is, and does nothing to the terminal.
+    #[test]
+    fn names_do_nothing() {
+        assert_eq!(super::visible("a\nb\u{1b}[31m\u{9b}é"), "a\\nb\\u{1b}[31m\\u{9b}é");
     }
 }

@@ -3,7 +3,7 @@
 use futures::StreamExt;
 use serde_json::{Map, Value, json};
 
-use super::failure::Failure;
+use super::failure::{Failure, visible};
 use super::output::print;
 use crate::view::{NodeState, state};
 use crate::wire::{NodeRow, RAMP_FULL};
@@ -79,7 +79,7 @@ fn document((row, said): &(NodeRow, Said), whole: f64) -> Value {
 /// Lines of name and value, the values below each other.
 pub(super) fn table(lines: &[(String, String)], indent: &str) -> String {
     let width = lines.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
-    lines.iter().map(|(name, value)| format!("{indent}{name:width$}  {value}\n")).collect()
+    lines.iter().map(|(name, value)| format!("{indent}{name:width$}  {}\n", visible(value))).collect()
 }
 
 /// The same for programs.

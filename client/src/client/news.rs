@@ -90,7 +90,7 @@ impl Client {
         };
         let mut asked: FuturesUnordered<_> =
             links.into_iter().take(FETCH_MAX).enumerate().map(|(place, link)| one(place, link)).collect();
-        let mut last = None;
+        let (mut last, mut wrong) = (None, None);
         // Those whose turn had not come are not waited for.
         while let Ok(Some((link, told))) = timeout_at(until, asked.next()).await {
             match told {
@@ -101,10 +101,15 @@ impl Client {
                 // Only the caller's own deadline is its end; a node that does not answer is one of several.
                 Err(error) if error.kind == ErrorKind::Timeout && until < deadline => {
                     let message = format!("no answer from {}", link.target().address());
-                    last = Some(Error::new(ErrorKind::Unavailable, message));
+                    last = last.or(Some(Error::new(ErrorKind::Unavailable, message)));
                 }
+                // That the trust is wrong says more than that somebody else is away.
+                Err(error) if error.kind == ErrorKind::Invalid => wrong = Some(error),
                 Err(error) => last = Some(error),
             }
+        }
+        if let Some(wrong) = wrong {
+            return Err(wrong);
         }
         if Instant::now() >= deadline {
             return Err(Error::new(ErrorKind::Timeout, "the deadline passed"));

@@ -162,9 +162,9 @@ impl Dialer {
 
 /// A failed handshake: wrong trust is for the user to mend and final, all else may pass.
 fn refused(place: SocketAddr, error: &quinn::ConnectionError) -> Error {
-    // TLS alerts on certificates and unknown authorities (RFC 8446 section 6: 42 to 48), as QUIC carries them (RFC 9001
-    // section 4.8: 0x100 and the alert).
-    let trust = |code: u64| (0x100 + 42..=0x100 + 48).contains(&code);
+    // TLS alerts on certificates, unknown authorities, denied access, signatures that do not fit and a certificate that is wanted (RFC 8446
+    // section 6: 42 to 49, 51, 116), as QUIC carries them (RFC 9001 section 4.8: 0x100 and the alert).
+    let trust = |code: u64| matches!(code.checked_sub(0x100), Some(42..=49 | 51 | 116));
     let kind = match error {
         quinn::ConnectionError::TransportError(error) if trust(error.code.into()) => ErrorKind::Invalid,
         quinn::ConnectionError::ConnectionClosed(close) if trust(close.error_code.into()) => ErrorKind::Invalid,

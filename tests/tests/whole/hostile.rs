@@ -128,8 +128,8 @@ async fn half_handshakes_keep_nobody_out() {
     tokio::time::sleep(Duration::from_millis(100)).await;
     let begun = Instant::now();
     cluster.connect(0, 1 << 20).await.close(0u32.into(), b"");
-    // Waited for one after the other, each would keep its place for ten seconds.
-    assert!(begun.elapsed() < Duration::from_secs(3), "after {:?}", begun.elapsed());
+    // It waits for half a second at most. One after the other, each of them would keep its place for ten.
+    assert!(begun.elapsed() < Duration::from_secs(2), "after {:?}", begun.elapsed());
     assert!(proxy.counts().lost > 0, "the node said nothing to them");
     drop((half, deaf));
     cluster.stop().await;
