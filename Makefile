@@ -37,7 +37,7 @@ asan: host = $(shell rustc -vV | sed -n 's/^host: //p')
 asan: setup build ## batches through joins, crashes and lost packets, under an address sanitizer
 	RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address cargo test $(tested) --target $(host) --target-dir $(target)/asan \
 		--test faults --test memory --no-run
-	cp $(target)/release/framecache-node $(target)/asan/$(host)/release/
+	cp --remove-destination $(target)/release/framecache-node $(target)/asan/$(host)/release/
 	RUSTC_BOOTSTRAP=1 RUSTFLAGS=-Zsanitizer=address ASAN_OPTIONS=detect_leaks=0 cargo test $(tested) --target $(host) \
 		--target-dir $(target)/asan --test faults --test memory -- batch quic::random
 
