@@ -38,7 +38,7 @@ const HANDSHAKES_UNPROVEN_MAX: usize = 200;
 
 /// Longest time for which a handshake keeps others waiting. Most of its work is done at once; who is far away, or says nothing more, is
 /// waited for beside the others.
-const TURN_MAX: Duration = Duration::from_millis(50);
+const TURN_MAX: Duration = Duration::from_millis(5);
 
 /// Longest wait for a turn: behind those that say nothing more, a client's first try still gets through.
 const TURN_WAIT_MAX: Duration = Duration::from_millis(500);
