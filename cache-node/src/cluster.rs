@@ -15,6 +15,7 @@
 //! The room knows keys, and nothing of what lies under them.
 
 mod clocks;
+mod complaint;
 mod digest;
 mod gossip;
 mod keeper;

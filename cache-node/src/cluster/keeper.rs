@@ -13,6 +13,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 use super::clocks::Heard;
+use super::complaint::Complaint;
 use super::gossip::Gossip;
 use super::keys::{Keychain, Keys, Purpose, Secret};
 use super::liveness::{Aim, Liveness};
@@ -53,12 +54,10 @@ const JUDGE_AGAIN: Duration = Duration::from_millis(500);
 /// Time between two looks at the key file.
 const KEYS_LOOK: Duration = Duration::from_secs(2);
 
-/// Time between two complaints about the same, which whoever has the key could else write into the log without end; and between two
-/// starts of gossip that failed.
-const COMPLAINT: Duration = Duration::from_secs(60);
-
 /// How soon a node is heard once more that began too far from now.
 const READ_AGAIN: Duration = Duration::from_secs(1);
+
+/// Time between two starts of gossip that failed.
 const GOSSIP_PAUSE: Duration = Duration::from_secs(1);
 
 /// Gossip of that age has told of everybody.
@@ -144,21 +143,6 @@ pub(super) struct Times {
     refuted: Complaint,
     gossip_started: Instant,
     turn: usize,
-}
-
-/// When something was complained of last.
-#[derive(Default)]
-struct Complaint(Option<Instant>);
-
-impl Complaint {
-    /// Whether it is time to do so (again).
-    fn is_due(&mut self, now: Instant) -> bool {
-        let due = self.0.is_none_or(|then| now - then >= COMPLAINT);
-        if due {
-            self.0 = Some(now);
-        }
-        due
-    }
 }
 
 impl LastJudged {
