@@ -57,7 +57,7 @@ impl Client {
             Ok(_) => Err(Error::new(ErrorKind::Unavailable, "the cluster has no serving node")),
             Err(error) => {
                 // That its own time was up is nobody else's failure.
-                if error.kind != ErrorKind::Timeout {
+                if error.kind != ErrorKind::Timeout && Instant::now() < deadline {
                     *failed = Some((Instant::now(), error.clone()));
                 }
                 Err(error)
@@ -110,9 +110,6 @@ impl Client {
         }
         if let Some(wrong) = wrong {
             return Err(wrong);
-        }
-        if Instant::now() >= deadline {
-            return Err(Error::new(ErrorKind::Timeout, "the deadline passed"));
         }
         Err(last.unwrap_or_else(|| Error::new(ErrorKind::Unavailable, "no node answered in time")))
     }
