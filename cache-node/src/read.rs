@@ -161,6 +161,8 @@ pub struct Terms {
     pub deadline: Instant,
     /// How what is missing is come by.
     pub way: Way,
+    /// Whether the caller was not answered by the node that serves it, or not in time.
+    pub doubts: bool,
     /// Who asked, for the nodes that are asked in turn.
     pub caller: Arc<str>,
 }
@@ -168,7 +170,7 @@ pub struct Terms {
 impl Terms {
     /// Those of a client that asks the right node, until `deadline`.
     pub fn until(deadline: Instant) -> Self {
-        Self { deadline, way: Way::Server, caller: "".into() }
+        Self { deadline, way: Way::Server, doubts: false, caller: "".into() }
     }
 
     /// The same until `deadline`, at most.

@@ -10,10 +10,10 @@ use rkyv::rancor::Error as Rancor;
 use rkyv::ser::allocator::ArenaHandle;
 use rkyv::util::AlignedVec;
 use rkyv::{Deserialize, Serialize};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::error::{Error, ErrorKind};
-use crate::pool::{Link, Pending};
+use crate::pool::{Kind, Link, Pending};
 use crate::stats::count;
 use crate::wire::codec::{self, Message, PREFIX_BYTES};
 use crate::wire::stream::SendBytes;
@@ -117,6 +117,11 @@ impl Reply {
         self.link.name()
     }
 
+    /// The wait after which its node is taken to be slow.
+    pub(crate) fn hedge_after(&self, kind: Kind) -> Option<Duration> {
+        self.link.hedge_after(kind)
+    }
+
     /// When the request was sent, or the last item came.
     pub(crate) fn since(&self) -> Instant {
         self.since
@@ -132,6 +137,43 @@ impl Reply {
         let read = timeout_at(self.deadline, self.stream.read_exact(into)).await;
         self.since = Instant::now();
         read.map_err(|_| late())?.map_err(|error| lost(&self.link, error))
+    }
+
+    /// The same from `got` on, as long as something comes within each `still`, give or take a half; else `false`, and it can be gone on
+    /// with.
+    pub(crate) async fn payload_unless_still(
+        &mut self,
+        into: &mut [u8],
+        got: &mut usize,
+        still: Duration,
+    ) -> Result<bool, Error> {
+        let (stream, link, step) = (&mut self.stream, &self.link, still / 2);
+        let received = async {
+            let look = sleep(step);
+            tokio::pin!(look);
+            // Looks since something came.
+            let mut looks = 0;
+            while *got < into.len() {
+                tokio::select! {
+                    biased;
+                    read = stream.read(&mut into[*got..]) => match read.map_err(|error| lost(link, error))? {
+                        None => return Err(lost(link, "the reply ended inside an item")),
+                        Some(bytes) => (*got, looks) = (*got + bytes, 0),
+                    },
+                    () = &mut look => {
+                        looks += 1;
+                        if looks > 2 {
+                            return Ok(false);
+                        }
+                        look.as_mut().reset(Instant::now() + step);
+                    }
+                }
+            }
+            Ok(true)
+        };
+        let received = timeout_at(self.deadline, received).await.unwrap_or_else(|_| Err(late()));
+        self.since = Instant::now();
+        received
     }
 
     /// The payload of `item`, whose length the caller has found to be within its bounds.

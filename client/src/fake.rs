@@ -18,7 +18,7 @@ use crate::view::View;
 use crate::wire::codec::{self, PREFIX_BYTES};
 use crate::wire::{ALPN, Header, ItemHead, NodeRow, Status, Verb, ViewPayload, stream};
 
-/// One item of a reply.
+/// One item of a reply. Where its head announces more bytes than there are, they never come.
 pub(crate) type Item = (ItemHead, Vec<u8>);
 
 /// What a node does with a request: its header and its body's archive.
@@ -126,8 +126,13 @@ async fn answer(
         }
     };
     for (head, payload) in items {
-        let head = ItemHead { payload_bytes: payload.len() as u32, ..head };
+        let bytes = payload.len() as u32;
+        let head = ItemHead { payload_bytes: head.payload_bytes.max(bytes), ..head };
         if stream::send(&mut send, &head).await.is_err() || send.write_all(&payload).await.is_err() {
+            return;
+        }
+        if head.payload_bytes > bytes {
+            let _ = send.stopped().await;
             return;
         }
     }

@@ -14,8 +14,11 @@ pub const TICK: Duration = Duration::from_millis(50);
 /// and short enough that two silent nodes in a row are left within a second.
 pub const SILENT: Duration = Duration::from_millis(300);
 
-/// The same where there is no other node to go to: nothing is gained by leaving, but that a node which was started again, and does not
-/// know its old connections, is found.
+/// Without a sign of life for this long, although it was asked for one at each tick, a node is doubtful: another is asked first.
+const DOUBTFUL: Duration = Duration::from_millis(150);
+
+/// The same as [`SILENT`] where there is no other node to go to: nothing is gained by leaving, but that a node which was started again, and
+/// does not know its old connections, is found.
 const SILENT_ALONE: Duration = Duration::from_secs(2);
 
 /// Longest that a node is waited for which has been silent and was not dead: clients move on within two seconds.
@@ -76,11 +79,13 @@ pub struct Ear {
     datagrams: u64,
     quiet: Duration,
     patience: Duration,
+    /// A sign of life was asked for, and has not come.
+    closely: bool,
 }
 
 impl Default for Ear {
     fn default() -> Self {
-        Self { datagrams: 0, quiet: Duration::ZERO, patience: SILENT }
+        Self { datagrams: 0, quiet: Duration::ZERO, patience: SILENT, closely: false }
     }
 }
 
@@ -90,6 +95,7 @@ impl Ear {
         if now.datagrams != self.datagrams {
             self.datagrams = now.datagrams;
             self.quiet = Duration::ZERO;
+            self.closely = false;
             return Heard::Alive;
         }
         // Who slept too long has not listened: packets may lie unread in the socket.
@@ -104,14 +110,28 @@ impl Ear {
                 self.quiet = Duration::ZERO;
                 Heard::Silent
             }
-            quiet if quiet * 2 >= limit => Heard::Nudge,
+            quiet if self.closely || quiet * 2 >= limit => Heard::Nudge,
             _ => Heard::Fine,
         }
     }
 
     /// Whether it was asked for something and has not been heard since: then it is listened to until it is, whoever waits.
     pub fn is_listening(&self) -> bool {
-        !self.quiet.is_zero()
+        self.closely || !self.quiet.is_zero()
+    }
+
+    /// Somebody waits for it in vain, of whom `datagrams` packets have come so far: it is listened to closely until there is another.
+    /// Whether it has to be asked for one.
+    pub fn doubt(&mut self, datagrams: u64) -> bool {
+        if !self.is_listening() {
+            self.datagrams = datagrams;
+        }
+        !std::mem::replace(&mut self.closely, true)
+    }
+
+    /// Whether it has not given the sign of life that it was asked for.
+    pub fn is_doubtful(&self) -> bool {
+        self.closely && self.quiet >= DOUBTFUL
     }
 
     /// The node is connected again, after a silence of that length.
@@ -182,6 +202,25 @@ mod tests {
         let mut ear = Ear::default();
         ear.tick(NOW);
         assert!((0..1000).all(|_| ear.tick(Moment { slept: 3 * TICK, ..NOW }) == Heard::Nudge));
+    }
+
+    /// Promise: who is doubted is asked for a sign of life at each tick: without one it is doubtful after half the silence, and left no
+    /// sooner than others; with one the doubt is over, and so is the listening.
+    #[test]
+    fn doubts_are_cleared_up() {
+        let mut ear = Ear::default();
+        ear.tick(NOW);
+        assert!(ear.doubt(NOW.datagrams) && ear.is_listening() && !ear.doubt(NOW.datagrams), "asked for it once");
+        for tick in 1..=5 {
+            assert_eq!(ear.tick(NOW), Heard::Nudge);
+            assert_eq!(ear.is_doubtful(), tick * TICK >= DOUBTFUL, "{tick}");
+        }
+        assert_eq!((ear.tick(NOW), 6 * TICK), (Heard::Silent, SILENT));
+        let mut ear = Ear::default();
+        // What came before nobody listened is no sign.
+        assert!(ear.doubt(7) && ear.tick(Moment { datagrams: 7, ..NOW }) == Heard::Nudge);
+        assert_eq!(ear.tick(Moment { datagrams: 8, ..NOW }), Heard::Alive);
+        assert!(!ear.is_listening() && !ear.is_doubtful() && ear.doubt(8));
     }
 
     /// Promise: a node that stumbles is waited for longer, never so long that clients take two seconds; one that was dead is not.

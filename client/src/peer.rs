@@ -196,7 +196,15 @@ impl Peers {
         }
     }
 
-    /// Whether `node` was lost or silent a moment ago: another is to be asked.
+    /// Somebody waits for `node` in vain: it is asked for a sign of life. Without one it is doubtful soon.
+    pub fn doubt(&self, node: &NodeRow) {
+        // Whose address is no address is not reached by others either.
+        if let Ok(link) = self.pool.link(&Target::node(&node.id, &node.quic)) {
+            link.doubt();
+        }
+    }
+
+    /// Whether `node` was lost or silent a moment ago, or seems to be: another is to be asked.
     pub fn is_doubtful(&self, node: &NodeRow) -> bool {
         self.pool.known(&Target::node(&node.id, &node.quic)).is_some_and(|link| link.is_doubtful(DOUBT))
     }

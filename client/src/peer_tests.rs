@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use super::*;
 use crate::fake::{Authority, FakeNode, Item, refusal, script};
@@ -137,4 +137,45 @@ async fn silent_peers_are_doubtful() {
     let error = peers.peek(&node.row, &id(), 0, "", None, MOST, soon()).await.expect_err("lost");
     assert!(error.kind == ErrorKind::Unavailable && peers.is_doubtful(&node.row));
     assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+}
+
+/// Promise: a peer of whom others have had no answer is asked for a sign of life: who gives one is not doubtful, who gives none is so
+/// soon, and before it is left; also where there is no connection to it yet.
+#[tokio::test]
+async fn doubts_are_cleared_up() {
+    let (node, peers) = peer(&Authority::new(), &["a"], vec![item(5)]).await;
+    let doubtful_within = async |longest: Duration| {
+        let began = Instant::now();
+        while !peers.is_doubtful(&node.row) && began.elapsed() < longest {
+            sleep(Duration::from_millis(5)).await;
+        }
+        peers.is_doubtful(&node.row)
+    };
+    let connected = async || peers.peek(&node.row, &id(), 0, "", None, MOST, soon()).await.expect("peek");
+    connected().await;
+    for _ in 0..20 {
+        peers.doubt(&node.row);
+        assert!(!doubtful_within(Duration::from_millis(50)).await, "it lives");
+    }
+    node.wire.cut(true);
+    peers.doubt(&node.row);
+    assert!(doubtful_within(Duration::from_secs(2)).await);
+    let link = peers.pool.known(&Target::node(&node.row.id, &node.row.quic)).expect("link");
+    assert!(link.is_connected(), "it is left later");
+    node.wire.cut(false);
+    let began = Instant::now();
+    while peers.is_doubtful(&node.row) {
+        assert!(began.elapsed() < Duration::from_secs(10), "it is back");
+        sleep(Duration::from_millis(50)).await;
+    }
+    connected().await;
+
+    let (node, peers) = peer(&Authority::new(), &["a"], vec![item(5)]).await;
+    node.wire.cut(true);
+    peers.doubt(&node.row);
+    let began = Instant::now();
+    while !peers.is_doubtful(&node.row) {
+        assert!(began.elapsed() < Duration::from_secs(3), "nobody answers there");
+        sleep(Duration::from_millis(20)).await;
+    }
 }

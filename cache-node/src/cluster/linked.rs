@@ -36,6 +36,13 @@ impl Peers for Linked {
         topology.server(key).filter(|row| self.is_other(row) && !self.links.is_doubtful(row)).cloned()
     }
 
+    fn doubt(&self, key: RouteKey) {
+        let topology = self.members.topology();
+        if let Some(row) = topology.server(key).filter(|row| self.is_other(row)) {
+            self.links.doubt(row);
+        }
+    }
+
     fn holders(&self, key: RouteKey) -> Vec<NodeRow> {
         let topology = self.members.topology();
         let holders = topology.holders(key, self.members.id());

@@ -20,6 +20,10 @@ pub trait Peers: Send + Sync + 'static {
     /// The node that serves `key`, if it is not this one.
     fn server(&self, key: RouteKey) -> Option<NodeRow>;
 
+    /// Somebody came here because the node that serves `key` did not answer in time: whether it lives is found out, so that nobody
+    /// waits for it in vain.
+    fn doubt(&self, key: RouteKey);
+
     /// Nodes that may hold `key` where this one does not, the likeliest first; those that did not answer a moment ago are left out.
     fn holders(&self, key: RouteKey) -> Vec<NodeRow>;
 
@@ -84,6 +88,8 @@ impl Peers for Alone {
     fn server(&self, _: RouteKey) -> Option<NodeRow> {
         None
     }
+
+    fn doubt(&self, _: RouteKey) {}
 
     fn holders(&self, _: RouteKey) -> Vec<NodeRow> {
         Vec::new()

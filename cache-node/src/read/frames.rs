@@ -75,6 +75,9 @@ impl Reader {
         pin: Option<&Version>,
         terms: &Terms,
     ) -> Result<ServedFrame, ReadError> {
+        if terms.doubts {
+            self.peers.doubt(spec.route(id));
+        }
         let deadline = terms.deadline;
         let key = frames::key(id, spec);
         let known = fixed_bytes(spec);

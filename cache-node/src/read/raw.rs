@@ -164,6 +164,9 @@ impl Reader {
         range: ByteRange,
         terms: &Terms,
     ) -> Result<Opened, ReadError> {
+        if terms.doubts {
+            self.peers.doubt(Self::raw_key(&id.object(), range.start()));
+        }
         let near = Page::new(range.start() / PAGE_BYTES);
         let (head, door) = self.enter(id, pin, near, terms).await?;
         if range.start() > head.size {

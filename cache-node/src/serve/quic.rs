@@ -270,7 +270,8 @@ impl Request {
             (None, Via::Failover) => Way::Itself,
             (None, Via::Replica) => Way::Replica,
         };
-        let terms = Terms { deadline, way, caller: caller.name().into() };
+        let doubts = peer.is_none() && matches!(header.via(), Via::Failover | Via::Unreached);
+        let terms = Terms { deadline, way, doubts, caller: caller.name().into() };
         Ok(Self { caller: Arc::new(caller), peer, deadline, terms, header })
     }
 }

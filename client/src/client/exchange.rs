@@ -158,7 +158,9 @@ impl Ask<'_> {
             let index = item.index as usize;
             let want = exchange.open.get(&index).copied().filter(|want| want.attempt() == item.attempt);
             let want = want.ok_or_else(|| protocol("a slot that was not asked for"))?;
-            let taken = self.take(&item, reply).await;
+            // A hedge is not hedged.
+            let still = exchange.link.hedge_after(Kind::Frames).filter(|_| !exchange.is_hedge);
+            let taken = self.take(&item, reply, still, exchange.open.len()).await;
             exchange.open.remove(&index);
             match taken {
                 Taken::Picture(version) => exchange.done.push((index, version)),
@@ -175,8 +177,9 @@ impl Ask<'_> {
         }
     }
 
-    /// Receives one item into its slot.
-    async fn take(self, item: &ItemHead, reply: &mut Reply) -> Taken {
+    /// Receives one item into its slot. If its bytes keep still for longer than `still`, the `open` items of the request are given up here,
+    /// to be asked for elsewhere.
+    async fn take(self, item: &ItemHead, reply: &mut Reply, still: Option<Duration>, open: usize) -> Taken {
         if let Some(error) = Error::from_item(item) {
             return Taken::Failed(error);
         }
@@ -201,7 +204,7 @@ impl Ask<'_> {
             }
             Err(error) => return Taken::Broken(error),
         };
-        match reply.payload(place.bytes()).await {
+        match self.client.payload(reply, place.bytes(), &mut 0, still, open).await {
             Ok(()) => {
                 place.done();
                 Taken::Picture(version)

@@ -2,6 +2,7 @@
 //! first item decides; the other stream is stopped before any of its bytes are read, so that one stream alone writes.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::stream::{FuturesUnordered, StreamExt};
 use tokio::time::{Instant, sleep_until};
@@ -74,6 +75,29 @@ impl Client {
                 }
             }
         }
+    }
+
+    /// The payload of the item whose head came last, from `got` on. Where its bytes keep still for longer than `still`, its node may have
+    /// been lost: as far as the budget of hedges has `open` of them, it is left for the next one.
+    pub(super) async fn payload(
+        &self,
+        reply: &mut Reply,
+        into: &mut [u8],
+        got: &mut usize,
+        still: Option<Duration>,
+        open: usize,
+    ) -> Result<(), Error> {
+        if let Some(still) = still {
+            if reply.payload_unless_still(into, got, still).await? {
+                return Ok(());
+            }
+            if self.spare(open) {
+                return Err(Error::new(ErrorKind::Unavailable, format!("the reply of {} has come to a stop", reply.name())));
+            }
+        }
+        reply.payload(&mut into[*got..]).await?;
+        *got = into.len();
+        Ok(())
     }
 
     async fn begin(

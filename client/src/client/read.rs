@@ -9,6 +9,7 @@ use super::{Call, Client, Tries};
 use crate::ask::Reply;
 use crate::error::{Error, ErrorKind};
 use crate::object::{ByteRange, ObjectId, RouteKey, SPAN_BYTES, Span, Version};
+use crate::pool::Kind;
 use crate::wire::{ItemHead, ReadBody};
 
 /// Raw bytes of one version of an object.
@@ -91,7 +92,7 @@ impl Client {
             let part = first.clamp(item.size);
             let place = buffer.get_mut(..part.len() as usize).ok_or_else(|| protocol("bytes out of order"))?;
             let Facts { version, size } = facts.insert(Facts { version, size: item.size });
-            receive(&mut reply, item, first.start(), place, got, version, Some(*size)).await
+            self.receive(&mut reply, item, first.start(), place, got, version, Some(*size)).await
         };
         received.await.map_err(|error| (Some(link), error))
     }
@@ -137,7 +138,7 @@ impl Client {
             let body = ReadBody { uri: id.to_string(), start, length: range.end() - start };
             let part = match self.open(&mut tries, &body, version.as_str(), call, deadline).await {
                 Ok(Opened { link, mut reply, item }) => {
-                    let received = receive(&mut reply, item, range.start(), into, &mut got, version, None).await;
+                    let received = self.receive(&mut reply, item, range.start(), into, &mut got, version, None).await;
                     received.map_err(|error| (Some(link), error))
                 }
                 Err(failed) => Err(failed),
@@ -149,40 +150,45 @@ impl Client {
         }
         Ok(())
     }
-}
 
-/// Receives bytes from `start + got` on into their place, beginning with `item`, until all of `into` is there.
-async fn receive(
-    reply: &mut Reply,
-    mut item: ItemHead,
-    start: u64,
-    into: &mut [u8],
-    got: &mut usize,
-    version: &Version,
-    size: Option<u64>,
-) -> Result<(), Error> {
-    loop {
-        if let Some(error) = Error::from_item(&item) {
-            return Err(error.from_node(reply.name(), 1));
+    /// Receives bytes from `start + got` on into their place, beginning with `item`, until all of `into` is there.
+    #[allow(clippy::too_many_arguments)] // two call sites; a struct would only rename them
+    async fn receive(
+        &self,
+        reply: &mut Reply,
+        mut item: ItemHead,
+        start: u64,
+        into: &mut [u8],
+        got: &mut usize,
+        version: &Version,
+        size: Option<u64>,
+    ) -> Result<(), Error> {
+        loop {
+            if let Some(error) = Error::from_item(&item) {
+                return Err(error.from_node(reply.name(), 1));
+            }
+            if item.version != version.as_str() || size.is_some_and(|size| size != item.size) {
+                return Err(protocol(format!("version {} where {version} was pinned", item.version)));
+            }
+            let end = *got + item.payload_bytes as usize;
+            let place = into.get_mut(*got..end).filter(|place| place.is_empty() || item.offset == start + *got as u64);
+            let place = place.ok_or_else(|| protocol("bytes out of order"))?;
+            let mut part = 0;
+            let received = self.payload(reply, place, &mut part, reply.hedge_after(Kind::Read), 1).await;
+            *got += part;
+            received?;
+            if item.last {
+                break;
+            }
+            match reply.next().await? {
+                Some(next) => item = next,
+                None => break,
+            }
         }
-        if item.version != version.as_str() || size.is_some_and(|size| size != item.size) {
-            return Err(protocol(format!("version {} where {version} was pinned", item.version)));
+        match *got == into.len() {
+            true => Ok(()),
+            false => Err(Error::new(ErrorKind::Unavailable, "the reply ended early")),
         }
-        let end = *got + item.payload_bytes as usize;
-        let place = into.get_mut(*got..end).filter(|place| place.is_empty() || item.offset == start + *got as u64);
-        reply.payload(place.ok_or_else(|| protocol("bytes out of order"))?).await?;
-        *got = end;
-        if item.last {
-            break;
-        }
-        match reply.next().await? {
-            Some(next) => item = next,
-            None => break,
-        }
-    }
-    match *got == into.len() {
-        true => Ok(()),
-        false => Err(Error::new(ErrorKind::Unavailable, "the reply ended early")),
     }
 }
 

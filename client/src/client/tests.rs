@@ -1,5 +1,7 @@
 //! The client before nodes that are played: what it learns, whom it asks, and how it moves on.
 
+mod hedges;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -170,43 +172,6 @@ async fn busy_nodes_are_waited_for() {
     let two = Two::start(|_| Duration::from_millis(1500), never).await;
     assert_eq!(two.read(&two.owned("a", 1)[0]).await, b'a');
     assert_eq!((two.client.stats().silences, two.client.stats().failovers), (0, 0));
-}
-
-/// Promise: a request that takes longer than nearly all others is sent to the next node too, and the first answer is taken whole.
-#[tokio::test]
-async fn slow_replies_are_hedged() {
-    let slow = |n| if n < 100 { Duration::ZERO } else { Duration::from_secs(5) };
-    let two = Two::start(slow, never).await;
-    let objects = two.owned("a", 1);
-    for _ in 0..100 {
-        two.read(&objects[0]).await;
-    }
-    let (began, before) = (Instant::now(), two.client.stats());
-    assert_eq!(two.read(&objects[0]).await, b'b');
-    let stats = two.client.stats();
-    assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
-    assert_eq!((stats.hedges_won - before.hedges_won, stats.silences, stats.retries), (1, 0, 0));
-}
-
-/// Promise: so are the pictures of a batch that are missing still; each slot is written once, and the loser is stopped.
-#[tokio::test]
-async fn slow_pictures_are_hedged() {
-    let slow = |n| if n < 60 { Duration::ZERO } else { Duration::from_secs(5) };
-    let two = Two::start(slow, never).await;
-    let spec: ImageSpec = "image?size=1x1".parse().expect("spec");
-    let objects = two.owned("a", 3);
-    for round in 0..=60 {
-        let batch = Batch::fixed(3, [1, 1, 3]).expect("batch");
-        let began = Instant::now();
-        let outcomes = two.client.images(&objects, &spec, &batch, &Default::default()).await;
-        assert!(outcomes.iter().all(Result::is_ok), "{outcomes:?}");
-        assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
-        if round == 60 {
-            assert_eq!(batch.finish().block().map(|(_, block)| block.to_vec()), Some(vec![b'b'; 9]));
-        }
-    }
-    let stats = two.client.stats();
-    assert!(stats.hedges_won >= 3 && stats.retries == 0, "{stats:?}");
 }
 
 /// Promise: a batch outlives the loss of a node in the middle of it: what was open is asked of the next one, under a new try.

@@ -62,7 +62,7 @@ impl Tries {
             Step::GiveUp => return None,
             Step::Again { after } => (after, false),
             Step::Next { after } => (after, true),
-            Step::NextIfSpare { .. } if client.spare() => (Duration::ZERO, true),
+            Step::NextIfSpare { .. } if client.spare(1) => (Duration::ZERO, true),
             Step::NextIfSpare { otherwise } if otherwise >= failure.left => return None,
             Step::NextIfSpare { otherwise } => (otherwise, false),
         };
@@ -128,8 +128,8 @@ impl Client {
         }
     }
 
-    /// Takes one hedge out of the budget, if there is one.
-    fn spare(&self) -> bool {
-        self.inner.hedges.lock().take(1) > 0
+    /// Takes `count` hedges out of the budget, if there are as many.
+    pub(super) fn spare(&self, count: usize) -> bool {
+        self.inner.hedges.lock().take_all(count)
     }
 }

@@ -10,6 +10,7 @@ use tokio::time::{Instant, timeout};
 
 use super::{Naming, Target, host_of, unavailable};
 use crate::error::{Error, ErrorKind};
+use crate::hedge::Waits;
 use crate::quic::{self, Ground, Windows};
 use crate::stats::Counters;
 use crate::tls::{self, TlsFiles};
@@ -34,6 +35,8 @@ pub(crate) struct Dialer {
     /// Whether there is more than one node to ask.
     elsewhere: AtomicBool,
     pub(crate) counters: Counters,
+    /// How long nodes make this client wait, all together, by kind.
+    pub(super) waits: [Mutex<Waits>; 2],
 }
 
 #[derive(Debug, Default)]
@@ -59,6 +62,7 @@ impl Dialer {
             heard: Mutex::new(Instant::now()),
             elsewhere: AtomicBool::new(naming == Naming::Id),
             counters: Counters::default(),
+            waits: Default::default(),
         }
     }
 

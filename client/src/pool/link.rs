@@ -149,11 +149,13 @@ impl Link {
     /// Takes in how long a request waited.
     pub(crate) fn waited(&self, kind: Kind, wait: Duration) {
         self.waits[kind as usize].lock().record(wait);
+        self.dialer.waits[kind as usize].lock().record(wait);
     }
 
-    /// The wait after which another node is asked as well.
+    /// The wait after which another node is asked as well: this one's own, or, while it is new, what all of them take.
     pub(crate) fn hedge_after(&self, kind: Kind) -> Option<Duration> {
-        self.waits[kind as usize].lock().hedge_after()
+        let own = self.waits[kind as usize].lock().hedge_after();
+        own.or_else(|| self.dialer.waits[kind as usize].lock().hedge_after())
     }
 
     /// Whether it may be asked, as the row of `row` has it.
@@ -176,10 +178,25 @@ impl Link {
         self.state.lock().live().is_some()
     }
 
-    /// Whether it is silent, or was lost within `past`.
+    /// Whether it is silent, or seems to be, or was lost within `past`.
     pub(crate) fn is_doubtful(&self, past: Duration) -> bool {
         let state = self.state.lock();
-        state.silence.is_some() || state.lost.is_some_and(|lost| lost.elapsed() < past)
+        state.silence.is_some() || state.ear.is_doubtful() || state.lost.is_some_and(|lost| lost.elapsed() < past)
+    }
+
+    /// Somebody waits for it in vain: asks it for a sign of life, and listens closely until there is one.
+    pub(crate) fn doubt(&self) {
+        let mut state = self.state.lock();
+        match state.live().cloned() {
+            Some(connection) => {
+                if state.ear.doubt(connection.stats().udp_rx.datagrams) {
+                    self.nudge(&connection);
+                }
+            }
+            None => drop(self.dial(&mut state)),
+        }
+        drop(state);
+        self.wake.notify_one();
     }
 
     /// A connection, made now if there is none.
@@ -271,14 +288,16 @@ impl Link {
         match heard {
             Heard::Alive => self.dialer.heard(),
             Heard::Fine => {}
-            Heard::Nudge => {
-                // A changed window is told to the node, which acknowledges the packet. It is the same again afterwards.
-                let window = self.dialer.receive_window();
-                connection.set_receive_window(VarInt::from_u32(window.saturating_add(1)));
-                connection.set_receive_window(VarInt::from_u32(window));
-            }
+            Heard::Nudge => self.nudge(connection),
             Heard::Silent => self.leave(connection, b"silent"),
         }
+    }
+
+    /// Sends a packet that has to be acknowledged: a changed window is told to the node. It is the same again afterwards.
+    fn nudge(&self, connection: &quinn::Connection) {
+        let window = self.dialer.receive_window();
+        connection.set_receive_window(VarInt::from_u32(window.saturating_add(1)));
+        connection.set_receive_window(VarInt::from_u32(window));
     }
 
     fn phase(&self) -> Phase {

@@ -258,7 +258,7 @@ impl Fleet {
         deadline: Instant,
     ) -> Result<Replied, ReadError> {
         let world = self.seats[index].life.lock().world.clone();
-        let terms = Terms { deadline, way, caller: "".into() };
+        let terms = Terms { deadline, way, doubts: way == Way::Itself, caller: "".into() };
         world.read_by(key, range, None, &terms, Duration::ZERO).await
     }
 
@@ -315,7 +315,7 @@ impl Fleet {
             let Some(name) = order.get(position % order.len().max(1)) else { return Err(last) };
             let seat = self.seats.iter().find(|seat| seat.name == *name).expect("a node of this fleet");
             let way = if position == 0 || unreached { Way::Server } else { Way::Itself };
-            let terms = Terms { deadline, way, caller: "".into() };
+            let terms = Terms { deadline, way, doubts: position > 0, caller: "".into() };
             let life = seat.life.lock().clone();
             let serves = self.rows.lock().values().any(|row| row.id == *name && row.state == 1);
             let answer = if serves { life.lasting(ask(life.world.clone(), terms)).await } else { None };

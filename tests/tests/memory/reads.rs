@@ -259,6 +259,26 @@ async fn a_stand_in_peeks_briefly_at_the_server() {
     assert!(begun.elapsed() < ms(150), "after {:?}", begun.elapsed());
 }
 
+/// Promise: whoever comes to another node because the server of a key does not answer makes that node find out whether the server lives,
+/// even where it holds what is asked for: those who come later do not wait for a dead one.
+#[tokio::test(start_paused = true)]
+async fn one_caller_finds_out_for_those_after_it() {
+    let fleet = Fleet::new(3, 3, 1, Climate::calm(Freshness::Immutable), None, 1);
+    let server = |key: &str| fleet.order(RouteKey::raw(&id(key), Span::new(0)))[0].clone();
+    let other = (0..).map(|i| format!("k{i}")).find(|key| server(key) == server("k")).expect("of the same node");
+    fleet.first.put("k", stamped(1, 10));
+    fleet.first.put(&other, stamped(2, 10));
+    let index = (0..fleet.nodes()).find(|index| server("k") == format!("node-{index}")).expect("a node of it");
+    let stand_in = (index + 1) % 3;
+    fleet.read_from(stand_in, Way::Itself, "k", page(0), after_s(9)).await.expect("read");
+    fleet.crash(index, 3_600_000);
+    fleet.cut(&[0, 1, 2].map(|from| (from, index)));
+    fleet.read_from(stand_in, Way::Itself, "k", page(0), after_s(9)).await.expect("held");
+    let begun = Instant::now();
+    fleet.read_from(stand_in, Way::Server, &other, page(0), after_s(9)).await.expect("read");
+    assert!(begun.elapsed() < ms(150), "after {:?}", begun.elapsed());
+}
+
 /// Promise: where a client does not reach the server of a key and another node does, that one asks it: nothing is fetched twice, though
 /// it is only being fetched.
 #[tokio::test(start_paused = true)]

@@ -86,7 +86,7 @@ impl Links {
 
     fn terms(&self, deadline: Instant) -> Terms {
         let way = if self.has(Bug::Circle) { Way::Server } else { Way::ForPeer };
-        Terms { deadline, way, caller: "".into() }
+        Terms { deadline, way, doubts: false, caller: "".into() }
     }
 }
 
@@ -95,6 +95,16 @@ impl Peers for Links {
     fn server(&self, key: RouteKey) -> Option<NodeRow> {
         let topology = self.members.topology();
         topology.server(key).filter(|row| row.id != self.members.id() && !self.is_doubtful(row)).cloned()
+    }
+
+    /// A sign of life comes, or does not, at once here.
+    fn doubt(&self, key: RouteKey) {
+        let topology = self.members.topology();
+        let Some(row) = topology.server(key) else { return };
+        let own = self.members.id();
+        if self.net.cuts.lock().iter().any(|(from, to)| (from == own && *to == row.id) || (*from == row.id && to == own)) {
+            self.doubted.lock().insert(row.id.clone(), Instant::now());
+        }
     }
 
     fn holders(&self, key: RouteKey) -> Vec<NodeRow> {
