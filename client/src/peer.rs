@@ -31,6 +31,9 @@ use crate::wire::{DecodeBody, FrameAsk, FramesBody, Header, ItemHead, NodeRow, P
 /// enough that one that is back is asked again before its pages are fetched from the origin twice.
 const DOUBT: Duration = Duration::from_secs(1);
 
+/// Members of the largest cluster whose nodes are all connected to each other: 64 connections of some 50 KiB each.
+const GREETED_MAX: usize = 64;
+
 /// Connections of a node to its peers.
 #[derive(Debug)]
 pub struct Peers {
@@ -212,6 +215,19 @@ impl Peers {
     /// Forgets the nodes that are not in `view`, or are gone: they are not probed any more.
     pub fn retain(&self, view: &View) {
         self.pool.retain(|target| target.is_in(view));
+    }
+
+    /// Connects to the members of `view`, so that nobody who asks one for the first time waits for a handshake; in a large cluster, where most
+    /// are never asked, to none.
+    pub fn greet(&self, view: &View) {
+        if view.members().count() > GREETED_MAX {
+            return;
+        }
+        for row in view.members().filter(|row| row.id != self.id) {
+            if let Ok(link) = self.pool.link(&Target::node(&row.id, &row.quic)) {
+                link.greet();
+            }
+        }
     }
 
     /// Closes the connections, telling the peers. What runs meanwhile fails.

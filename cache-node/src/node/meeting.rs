@@ -84,6 +84,7 @@ pub(super) async fn follow(
     loop {
         let view = View::clone(&views.borrow_and_update());
         links.retain(&view);
+        links.greet(&view);
         let members = members.clone();
         // Rings of large clusters take milliseconds.
         if tokio::task::spawn_blocking(move || members.join(view)).await.is_err() {

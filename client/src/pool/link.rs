@@ -199,6 +199,14 @@ impl Link {
         self.wake.notify_one();
     }
 
+    /// Begins a handshake, unless it is connected or being waited out: whoever asks it first need not wait for one.
+    pub(crate) fn greet(&self) {
+        let mut state = self.state.lock();
+        if state.live().is_none() && state.silence.is_none() {
+            drop(self.dial(&mut state));
+        }
+    }
+
     /// A connection, made now if there is none.
     pub(crate) async fn connection(&self, deadline: Instant) -> Result<quinn::Connection, Error> {
         let dial = {
