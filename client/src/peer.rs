@@ -217,8 +217,8 @@ impl Peers {
         self.pool.retain(|target| target.is_in(view));
     }
 
-    /// Connects to the members of `view`, so that nobody who asks one for the first time waits for a handshake; in a large cluster, where most
-    /// are never asked, to none.
+    /// Connects to the members of `view`, so that nobody who asks one for the first time waits for a handshake; in a large cluster, where
+    /// most are never asked, to none.
     pub fn greet(&self, view: &View) {
         if view.members().count() > GREETED_MAX {
             return;

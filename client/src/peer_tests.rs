@@ -179,3 +179,29 @@ async fn doubts_are_cleared_up() {
         sleep(Duration::from_millis(20)).await;
     }
 }
+
+/// Promise: nodes of a small cluster are connected before anybody asks; those of a large one are not, and nobody greets itself.
+#[tokio::test]
+async fn members_are_greeted() {
+    let (node, peers) = peer(&Authority::new(), &["a"], vec![item(5)]).await;
+    let connected = || peers.pool.known(&Target::node(&node.row.id, &node.row.quic)).is_some_and(|link| link.is_connected());
+    let mut view = View::default();
+    view.merge(node.row.clone()).expect("merge");
+    for index in 0..GREETED_MAX {
+        let quic = format!("127.0.0.1:{}", 40_000 + index);
+        view.merge(NodeRow { quic, ..NodeRow::member(&format!("other-{index}"), 100) }).expect("merge");
+    }
+    peers.greet(&view);
+    sleep(Duration::from_millis(300)).await;
+    assert!(!connected(), "one too many");
+    let mut view = View::default();
+    view.merge(node.row.clone()).expect("merge");
+    view.merge(NodeRow { quic: node.row.quic.clone(), ..NodeRow::member("me", 100) }).expect("merge");
+    peers.greet(&view);
+    let began = Instant::now();
+    while !connected() {
+        assert!(began.elapsed() < Duration::from_secs(10), "it was greeted");
+        sleep(Duration::from_millis(10)).await;
+    }
+    assert!(peers.pool.known(&Target::node("me", &node.row.quic)).is_none() && node.asked.lock().is_empty());
+}
