@@ -178,6 +178,15 @@ async fn doubts_are_cleared_up() {
         assert!(began.elapsed() < Duration::from_secs(3), "nobody answers there");
         sleep(Duration::from_millis(20)).await;
     }
+    // However many doubt it, it is probed at its own pace: between two probes none of them begins a handshake.
+    let link = peers.pool.known(&Target::node(&node.row.id, &node.row.quic)).expect("link");
+    let mut dialing = 0;
+    for _ in 0..100 {
+        peers.doubt(&node.row);
+        dialing += u32::from(link.is_dialing());
+        sleep(Duration::from_millis(1)).await;
+    }
+    assert!(dialing < 100, "a handshake was under way each time");
 }
 
 /// Promise: nodes of a small cluster are connected before anybody asks; those of a large one are not, and nobody greets itself.

@@ -178,6 +178,11 @@ impl Link {
         self.state.lock().live().is_some()
     }
 
+    #[cfg(test)]
+    pub(crate) fn is_dialing(&self) -> bool {
+        self.state.lock().dial.is_some()
+    }
+
     /// Whether it is silent, or seems to be, or was lost within `past`.
     pub(crate) fn is_doubtful(&self, past: Duration) -> bool {
         let state = self.state.lock();
@@ -193,7 +198,7 @@ impl Link {
                     self.nudge(&connection);
                 }
             }
-            None => drop(self.dial(&mut state)),
+            None => self.reach(&mut state),
         }
         drop(state);
         self.wake.notify_one();
@@ -201,9 +206,13 @@ impl Link {
 
     /// Begins a handshake, unless it is connected or being waited out: whoever asks it first need not wait for one.
     pub(crate) fn greet(&self) {
-        let mut state = self.state.lock();
+        self.reach(&mut self.state.lock());
+    }
+
+    /// Who is silent is doubtful already, and probed at its own pace: no caller hastens that.
+    fn reach(&self, state: &mut State) {
         if state.live().is_none() && state.silence.is_none() {
-            drop(self.dial(&mut state));
+            drop(self.dial(state));
         }
     }
 
