@@ -79,13 +79,13 @@ pub struct Ear {
     datagrams: u64,
     quiet: Duration,
     patience: Duration,
-    /// A sign of life was asked for, and has not come.
-    closely: bool,
+    /// A sign of life was asked for, when that many packets had come, and none has since.
+    asked: Option<u64>,
 }
 
 impl Default for Ear {
     fn default() -> Self {
-        Self { datagrams: 0, quiet: Duration::ZERO, patience: SILENT, closely: false }
+        Self { datagrams: 0, quiet: Duration::ZERO, patience: SILENT, asked: None }
     }
 }
 
@@ -95,7 +95,7 @@ impl Ear {
         if now.datagrams != self.datagrams {
             self.datagrams = now.datagrams;
             self.quiet = Duration::ZERO;
-            self.closely = false;
+            self.asked = self.asked.filter(|asked| *asked == now.datagrams);
             return Heard::Alive;
         }
         // Who slept too long has not listened: packets may lie unread in the socket.
@@ -110,14 +110,14 @@ impl Ear {
                 self.quiet = Duration::ZERO;
                 Heard::Silent
             }
-            quiet if self.closely || quiet * 2 >= limit => Heard::Nudge,
+            quiet if self.asked.is_some() || quiet * 2 >= limit => Heard::Nudge,
             _ => Heard::Fine,
         }
     }
 
     /// Whether it was asked for something and has not been heard since: then it is listened to until it is, whoever waits.
     pub fn is_listening(&self) -> bool {
-        self.closely || !self.quiet.is_zero()
+        self.asked.is_some() || !self.quiet.is_zero()
     }
 
     /// Somebody waits for it in vain, of whom `datagrams` packets have come so far: it is listened to closely until there is another.
@@ -126,12 +126,12 @@ impl Ear {
         if !self.is_listening() {
             self.datagrams = datagrams;
         }
-        !std::mem::replace(&mut self.closely, true)
+        self.asked.replace(datagrams).is_none()
     }
 
     /// Whether it has not given the sign of life that it was asked for.
     pub fn is_doubtful(&self) -> bool {
-        self.closely && self.quiet >= DOUBTFUL
+        self.asked.is_some() && self.quiet >= DOUBTFUL
     }
 
     /// The node is connected again, after a silence of that length.
@@ -221,6 +221,11 @@ mod tests {
         assert!(ear.doubt(7) && ear.tick(Moment { datagrams: 7, ..NOW }) == Heard::Nudge);
         assert_eq!(ear.tick(Moment { datagrams: 8, ..NOW }), Heard::Alive);
         assert!(!ear.is_listening() && !ear.is_doubtful() && ear.doubt(8));
+        // Nor is what came before somebody doubted it again.
+        assert!(!ear.doubt(9) && ear.tick(Moment { datagrams: 9, ..NOW }) == Heard::Alive && ear.is_listening());
+        assert_eq!(ear.tick(Moment { datagrams: 9, ..NOW }), Heard::Nudge);
+        assert_eq!(ear.tick(Moment { datagrams: 10, ..NOW }), Heard::Alive);
+        assert!(!ear.is_listening());
     }
 
     /// Promise: a node that stumbles is waited for longer, never so long that clients take two seconds; one that was dead is not.
