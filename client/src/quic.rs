@@ -18,8 +18,8 @@ use quinn::{
     AckFrequencyConfig, AsyncUdpSocket, EndpointConfig, MtuDiscoveryConfig, Runtime, TransportConfig, UdpPoller, VarInt,
 };
 
-/// Largest datagram that is looked for, in bytes. Past 16 KiB nothing was gained on loopback, the receive buffers (32 of 64
-/// times this, touched only as far as used) grow, and quinn's `initial_mtu` has a known fault there.
+/// Largest datagram that is looked for, in bytes. Past 16 KiB nothing was gained on loopback, and quinn's `initial_mtu` has a known fault
+/// there.
 const DATAGRAM_MAX: u16 = 16_300;
 
 /// Largest datagram that a path beyond this machine carries: a jumbo frame of 9,000 bytes less the IPv6 and UDP headers.
@@ -36,6 +36,9 @@ const DATAGRAM_STEP: u16 = 200;
 /// Most bytes that one UDP send may carry, whatever its segments: 65,535 less the IPv4 and UDP headers. Past it the kernel
 /// answers EMSGSIZE and quinn takes the datagrams for lost.
 const SEND_BYTES_MAX: usize = 65_507;
+
+/// Most bytes that one receive gives, whatever its segments: the kernel joins datagrams up to the longest IP packet.
+const RECEIVE_BYTES_MAX: usize = 65_535;
 
 /// First congestion window, in bytes. At least ACK threshold x datagram x 4, or a large datagram stalls the first round trip;
 /// a training network is trusted, so it is not smaller.
@@ -236,14 +239,19 @@ impl AsyncUdpSocket for Split {
         self.0.max_transmit_segments()
     }
 
+    /// By these quinn sizes its 32 receive buffers, as if all segments were of [`DATAGRAM_MAX`]: 64 of them would be 33 MB for an endpoint,
+    /// which an allocator may have to clear.
     fn max_receive_segments(&self) -> usize {
-        self.0.max_receive_segments()
+        self.0.max_receive_segments().min(RECEIVE_SEGMENTS_MAX)
     }
 
     fn may_fragment(&self) -> bool {
         self.0.may_fragment()
     }
 }
+
+/// Segments of [`DATAGRAM_MAX`] that hold whatever one receive gives.
+const RECEIVE_SEGMENTS_MAX: usize = RECEIVE_BYTES_MAX.div_ceil(DATAGRAM_MAX as usize);
 
 /// The most whole segments that one send carries, in bytes.
 fn part_bytes(segment: usize) -> usize {
@@ -261,6 +269,18 @@ mod tests {
             let part = part_bytes(segment);
             assert!(part <= SEND_BYTES_MAX && part.is_multiple_of(segment) && part > 0, "{segment}");
         }
+    }
+
+    /// Promise: whatever the kernel joins fits one receive buffer, and an endpoint's buffers are a few megabytes.
+    #[test]
+    fn receive_buffers_are_no_larger_than_what_comes() {
+        let buffer = RECEIVE_SEGMENTS_MAX * usize::from(DATAGRAM_MAX);
+        assert!(buffer >= RECEIVE_BYTES_MAX && 32 * buffer < 3 << 20, "{buffer}");
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("runtime");
+        let _inside = runtime.enter();
+        let socket = UdpSocket::bind("127.0.0.1:0").expect("socket");
+        let split = Split(quinn::TokioRuntime.wrap_udp_socket(socket).expect("wrapped"));
+        assert!((1..=RECEIVE_SEGMENTS_MAX).contains(&split.max_receive_segments()));
     }
 
     /// Promise: the first window carries enough datagrams that acknowledgements come before it is used up.
