@@ -12,6 +12,8 @@ use futures::StreamExt;
 use tempfile::TempDir;
 use tokio::time::{Instant, sleep};
 
+use crate::{alone, soak};
+
 const MIB: u64 = 1 << 20;
 
 /// Two decoders in a gibibyte.
@@ -76,11 +78,11 @@ fn specs(texts: &[&str]) -> Vec<ImageSpec> {
 /// is; memory stays under its limit, descriptors and shared memory are afterwards what they were before.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn mutants_leave_no_trace() {
-    let soak = std::env::var_os("FRAMECACHE_SOAK").is_some();
-    let (seed, count) = (0x0de_2026_1129_u64, if soak { 10_000 } else { 500 });
+    let _machine = alone().await;
+    let (seed, count) = (0x0de_2026_1129_u64, if soak() { 10_000 } else { 500 });
     let served = Arc::new(Served::start(TABLES, "credentials = \"anonymous\"\n", &[]).await);
     let (mut originals, client) = (originals(), served.client());
-    if soak {
+    if soak() {
         originals.extend(files(&pillow("large")));
     }
     let specs = specs(&["image", "image?size=16x16", "image?short=24&crop=16", "image?profile=fast&max=12", "image?mode=gray"]);
