@@ -127,6 +127,11 @@ impl Reply {
         self.since
     }
 
+    /// Whose answer it is.
+    pub(crate) fn link(&self) -> &Link {
+        &self.link
+    }
+
     /// The longest that an item was waited for, the next one included.
     pub(crate) fn longest(&self) -> Duration {
         self.longest.max(self.since.elapsed())
@@ -139,8 +144,8 @@ impl Reply {
         read.map_err(|_| late())?.map_err(|error| lost(&self.link, error))
     }
 
-    /// The same from `got` on, as long as something comes within each `still`, give or take a half; else `false`, and it can be gone on
-    /// with.
+    /// The same from `got` on, as long as something comes within each `still`, or half as much again; else `false`, and it can be gone
+    /// on with.
     pub(crate) async fn payload_unless_still(
         &mut self,
         into: &mut [u8],

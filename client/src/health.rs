@@ -14,9 +14,6 @@ pub const TICK: Duration = Duration::from_millis(50);
 /// and short enough that two silent nodes in a row are left within a second.
 pub const SILENT: Duration = Duration::from_millis(300);
 
-/// Without a sign of life for this long, although it was asked for one at each tick, a node is doubtful: another is asked first.
-const DOUBTFUL: Duration = Duration::from_millis(150);
-
 /// The same as [`SILENT`] where there is no other node to go to: nothing is gained by leaving, but that a node which was started again, and
 /// does not know its old connections, is found.
 const SILENT_ALONE: Duration = Duration::from_secs(2);
@@ -79,13 +76,15 @@ pub struct Ear {
     datagrams: u64,
     quiet: Duration,
     patience: Duration,
-    /// A sign of life was asked for, when that many packets had come, and none has since.
-    asked: Option<u64>,
+    /// Quiet of so long is silence, by the last tick.
+    limit: Duration,
+    /// A sign of life was asked for, when that many packets had come and it had been quiet for so long; none has come since.
+    asked: Option<(u64, Duration)>,
 }
 
 impl Default for Ear {
     fn default() -> Self {
-        Self { datagrams: 0, quiet: Duration::ZERO, patience: SILENT, asked: None }
+        Self { datagrams: 0, quiet: Duration::ZERO, patience: SILENT, limit: SILENT, asked: None }
     }
 }
 
@@ -95,7 +94,7 @@ impl Ear {
         if now.datagrams != self.datagrams {
             self.datagrams = now.datagrams;
             self.quiet = Duration::ZERO;
-            self.asked = self.asked.filter(|asked| *asked == now.datagrams);
+            self.asked = self.asked.filter(|(at, _)| *at == now.datagrams).map(|(at, _)| (at, Duration::ZERO));
             return Heard::Alive;
         }
         // Who slept too long has not listened: packets may lie unread in the socket.
@@ -105,6 +104,7 @@ impl Ear {
         self.quiet += now.slept.min(TICK);
         let limit = if now.elsewhere { self.patience } else { SILENT_ALONE };
         let limit = limit.max(4 * now.rtt);
+        self.limit = limit;
         match self.quiet {
             quiet if quiet >= limit => {
                 self.quiet = Duration::ZERO;
@@ -126,12 +126,14 @@ impl Ear {
         if !self.is_listening() {
             self.datagrams = datagrams;
         }
-        self.asked.replace(datagrams).is_none()
+        let since = self.asked.map_or(self.quiet, |(_, since)| since);
+        self.asked.replace((datagrams, since)).is_none()
     }
 
-    /// Whether it has not given the sign of life that it was asked for.
+    /// Whether it has not given the sign of life that it was asked for, at each tick, for half of the time after which it is left: another
+    /// is asked first. What was quiet before anybody asked does not count.
     pub fn is_doubtful(&self) -> bool {
-        self.asked.is_some() && self.quiet >= DOUBTFUL
+        self.asked.is_some_and(|(_, since)| (self.quiet - since.min(self.quiet)) * 2 >= self.limit)
     }
 
     /// The node is connected again, after a silence of that length.
@@ -213,7 +215,7 @@ mod tests {
         assert!(ear.doubt(NOW.datagrams) && ear.is_listening() && !ear.doubt(NOW.datagrams), "asked for it once");
         for tick in 1..=5 {
             assert_eq!(ear.tick(NOW), Heard::Nudge);
-            assert_eq!(ear.is_doubtful(), tick * TICK >= DOUBTFUL, "{tick}");
+            assert_eq!(ear.is_doubtful(), tick * TICK * 2 >= SILENT, "{tick}");
         }
         assert_eq!((ear.tick(NOW), 6 * TICK), (Heard::Silent, SILENT));
         let mut ear = Ear::default();
@@ -221,6 +223,21 @@ mod tests {
         assert!(ear.doubt(7) && ear.tick(Moment { datagrams: 7, ..NOW }) == Heard::Nudge);
         assert_eq!(ear.tick(Moment { datagrams: 8, ..NOW }), Heard::Alive);
         assert!(!ear.is_listening() && !ear.is_doubtful() && ear.doubt(8));
+        // Whoever has been quiet for another reason has the same time.
+        let mut ear = Ear::default();
+        (0..5).for_each(|_| drop(ear.tick(NOW)));
+        assert!(ear.doubt(NOW.datagrams) && !ear.is_doubtful());
+        let far = Moment { rtt: Duration::from_millis(200), ..NOW };
+        let mut ear = Ear::default();
+        (0..3).for_each(|_| drop(ear.tick(far)));
+        ear.doubt(NOW.datagrams);
+        (0..7).for_each(|_| drop(ear.tick(far)));
+        assert!(!ear.is_doubtful(), "nor is a far one doubtful before half of its silence");
+        ear.tick(far);
+        assert!(ear.is_doubtful());
+        let mut ear = Ear::default();
+        ear.tick(Moment { datagrams: 8, ..NOW });
+        ear.doubt(8);
         // Nor is what came before somebody doubted it again.
         assert!(!ear.doubt(9) && ear.tick(Moment { datagrams: 9, ..NOW }) == Heard::Alive && ear.is_listening());
         assert_eq!(ear.tick(Moment { datagrams: 9, ..NOW }), Heard::Nudge);

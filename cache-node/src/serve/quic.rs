@@ -73,9 +73,9 @@ fn idle(windows: Windows) -> Arc<quinn::TransportConfig> {
 
 /// Accepts until `stop`, by `config`; then no new connection comes in, and those that are here are told when the service's tasks are done.
 pub async fn accept(endpoint: quinn::Endpoint, config: quinn::ServerConfig, service: Arc<Service>, stop: CancellationToken) {
-    // A crowd that comes back is let in one after the other, by half of the processors: each soon, rather than all together, each so late
-    // that it is sent again, and those that are in are served meanwhile. Beside them runs only what passes TURN_MAX or TURN_WAIT_MAX.
-    // Whose address is proven does not stand behind those that may be nobody's.
+    // A crowd that comes back is let in one after the other, one of proven address and one of any for each two processors: each soon,
+    // rather than all together, each so late that it is sent again, and those that are in are served meanwhile. Beside them runs only what
+    // passes TURN_MAX or TURN_WAIT_MAX. Whose address is proven does not stand behind those that may be nobody's.
     let places = std::thread::available_parallelism().map_or(1, Into::into).div_ceil(2);
     let [proven, unproven] = [(); 2].map(|()| Arc::new(Semaphore::new(places)));
     loop {

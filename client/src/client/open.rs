@@ -78,7 +78,7 @@ impl Client {
     }
 
     /// The payload of the item whose head came last, from `got` on. Where its bytes keep still for longer than `still`, its node may have
-    /// been lost: as far as the budget of hedges has `open` of them, it is left for the next one.
+    /// been lost: as far as the budget of hedges has `open` of them, it is left for the next one, where there is another.
     pub(super) async fn payload(
         &self,
         reply: &mut Reply,
@@ -87,7 +87,8 @@ impl Client {
         still: Option<Duration>,
         open: usize,
     ) -> Result<(), Error> {
-        if let Some(still) = still {
+        let elsewhere = || self.known().is_some_and(|known| known.elsewhere(reply.link()));
+        if let Some(still) = still.filter(|_| elsewhere()) {
             if reply.payload_unless_still(into, got, still).await? {
                 return Ok(());
             }

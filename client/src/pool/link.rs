@@ -186,12 +186,15 @@ impl Link {
     /// Whether it is silent, or seems to be, or was lost within `past`.
     pub(crate) fn is_doubtful(&self, past: Duration) -> bool {
         let state = self.state.lock();
-        state.silence.is_some() || state.ear.is_doubtful() || state.lost.is_some_and(|lost| lost.elapsed() < past)
+        state.silence.is_some()
+            || (state.connection.is_some() && state.ear.is_doubtful())
+            || state.lost.is_some_and(|lost| lost.elapsed() < past)
     }
 
     /// Somebody waits for it in vain: asks it for a sign of life, and listens closely until there is one.
     pub(crate) fn doubt(&self) {
         let mut state = self.state.lock();
+        state.used = Some(Instant::now());
         match state.live().cloned() {
             Some(connection) => {
                 if state.ear.doubt(connection.stats().udp_rx.datagrams) {

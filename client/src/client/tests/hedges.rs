@@ -78,6 +78,32 @@ async fn stopped_replies_are_gone_on_with() {
     assert_eq!((stats.retries, stats.silences), (3, 0));
 }
 
+/// Promise: where there is nobody else to ask, what comes to a stop is waited for.
+#[tokio::test]
+async fn stopped_replies_of_the_only_node_are_waited_for() {
+    let stopped = |n| {
+        let head = ItemHead { last: true, size: 1 << 20, version: "v".into(), payload_bytes: 10, ..ItemHead::default() };
+        (n == 60).then(|| vec![(head, vec![b'a'; 4])])
+    };
+    let two = Two::start(at_once, stopped).await;
+    let (object, other) = (&two.owned("a", 1)[0], &two.owned("b", 1)[0]);
+    for _ in 0..60 {
+        two.read(object).await;
+    }
+    two.nodes[1].wire.cut(true);
+    let call = Call { timeout: Some(Duration::from_millis(1)), ..Call::default() };
+    let began = Instant::now();
+    while two.client.stats().silences == 0 {
+        assert!(began.elapsed() < Duration::from_secs(10), "it is silent");
+        let _ = two.client.read(other, 0, Some(10), &call).await;
+        sleep(Duration::from_millis(10)).await;
+    }
+    let before = two.client.stats();
+    let call = Call { timeout: Some(Duration::from_secs(1)), ..Call::default() };
+    let error = two.client.read(object, 0, Some(10), &call).await.expect_err("it has come to a stop");
+    assert_eq!((error.kind, two.client.stats().retries), (ErrorKind::Timeout, before.retries));
+}
+
 /// Promise: a node that is new to a client is not waited for longer than the others are.
 #[tokio::test]
 async fn new_nodes_are_hedged_too() {
