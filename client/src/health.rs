@@ -225,13 +225,19 @@ mod tests {
         assert!(!ear.is_listening() && !ear.is_doubtful() && ear.doubt(8));
         // Whoever has been quiet for another reason has the same time.
         let mut ear = Ear::default();
-        (0..5).for_each(|_| drop(ear.tick(NOW)));
+        for _ in 0..5 {
+            ear.tick(NOW);
+        }
         assert!(ear.doubt(NOW.datagrams) && !ear.is_doubtful());
         let far = Moment { rtt: Duration::from_millis(200), ..NOW };
         let mut ear = Ear::default();
-        (0..3).for_each(|_| drop(ear.tick(far)));
+        for _ in 0..3 {
+            ear.tick(far);
+        }
         ear.doubt(NOW.datagrams);
-        (0..7).for_each(|_| drop(ear.tick(far)));
+        for _ in 0..7 {
+            ear.tick(far);
+        }
         assert!(!ear.is_doubtful(), "nor is a far one doubtful before half of its silence");
         ear.tick(far);
         assert!(ear.is_doubtful());
