@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use futures::future::{BoxFuture, FutureExt};
 use parking_lot::Mutex;
@@ -20,6 +21,16 @@ use crate::wire::{ALPN, Header, ItemHead, NodeRow, Status, Verb, ViewPayload, st
 
 /// One item of a reply. Where its head announces more bytes than there are, they never come.
 pub(crate) type Item = (ItemHead, Vec<u8>);
+
+/// An addition to an item's head that a node does not send, but goes by: after so many bytes of the item, head and length included, it says
+/// nothing for so many milliseconds; `u32::MAX`: for ever.
+pub(crate) const PAUSE: u16 = u16::MAX;
+
+/// The item, with a pause after its first `bytes` bytes.
+pub(crate) fn paused((mut head, payload): Item, bytes: u32, ms: u32) -> Item {
+    head.ext.push((PAUSE, (u64::from(bytes) << 32 | u64::from(ms)).to_le_bytes().to_vec()));
+    (head, payload)
+}
 
 /// What a node does with a request: its header and its body's archive.
 pub(crate) type Script = Arc<dyn Fn(Header, Vec<u8>) -> BoxFuture<'static, Vec<Item>> + Send + Sync>;
@@ -72,6 +83,18 @@ impl Drop for FakeNode {
 impl FakeNode {
     /// A node that shows `names`, knows what `view` holds, and does what `script` says.
     pub(crate) async fn start(authority: &Authority, id: &str, names: &[&str], view: Arc<Mutex<View>>, script: Script) -> Self {
+        Self::start_with(authority, id, names, view, script, Windows::NODE).await
+    }
+
+    /// The same with other windows.
+    pub(crate) async fn start_with(
+        authority: &Authority,
+        id: &str,
+        names: &[&str],
+        view: Arc<Mutex<View>>,
+        script: Script,
+        windows: Windows,
+    ) -> Self {
         let own = authority.own(names);
         let mut tls = rustls::ServerConfig::builder_with_provider(tls::provider())
             .with_protocol_versions(&[&rustls::version::TLS13])
@@ -82,7 +105,7 @@ impl FakeNode {
         tls.alpn_protocols = ALPN.iter().map(|name| name.to_vec()).collect();
         let crypto = quinn::crypto::rustls::QuicServerConfig::try_from(tls).expect("suites");
         let mut config = quinn::ServerConfig::with_crypto(Arc::new(crypto));
-        config.transport_config(Arc::new(quic::transport(Windows::NODE, None))).migration(false);
+        config.transport_config(Arc::new(quic::transport(windows, None))).migration(false);
         let socket = quic::bind(SocketAddr::from(([127, 0, 0, 1], 0))).expect("socket");
         let endpoint = quic::endpoint(socket, Some(config)).expect("endpoint");
         let wire = Wire::start(endpoint.local_addr().expect("address")).await;
@@ -127,7 +150,25 @@ async fn answer(
     };
     for (head, payload) in items {
         let bytes = payload.len() as u32;
-        let head = ItemHead { payload_bytes: head.payload_bytes.max(bytes), ..head };
+        let mut head = ItemHead { payload_bytes: head.payload_bytes.max(bytes), ..head };
+        let pause =
+            head.ext.pop_if(|(number, _)| *number == PAUSE).map(|(_, said)| said.try_into().map_or(0, u64::from_le_bytes));
+        if let Some(pause) = pause {
+            let whole = [codec::encode(&head).expect("head").to_vec(), payload].concat();
+            let (before, after) = whole.split_at(((pause >> 32) as usize).min(whole.len()));
+            if send.write_all(before).await.is_err() {
+                return;
+            }
+            if pause as u32 == u32::MAX {
+                let _ = send.stopped().await;
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(pause & 0xffff_ffff)).await;
+            if send.write_all(after).await.is_err() {
+                return;
+            }
+            continue;
+        }
         if stream::send(&mut send, &head).await.is_err() || send.write_all(&payload).await.is_err() {
             return;
         }
@@ -158,6 +199,8 @@ where
 pub(crate) struct Wire {
     pub(crate) address: SocketAddr,
     cut: Arc<AtomicBool>,
+    /// Milliseconds by which what goes to the node is late.
+    delay: Arc<AtomicU64>,
     /// Clients whose datagrams are lost.
     lost: Arc<Mutex<Vec<SocketAddr>>>,
     known: Arc<Mutex<Vec<SocketAddr>>>,
@@ -175,14 +218,27 @@ impl Wire {
     async fn start(node: SocketAddr) -> Self {
         let outer = Arc::new(UdpSocket::bind("127.0.0.1:0").await.expect("bind"));
         let (address, cut) = (outer.local_addr().expect("address"), Arc::new(AtomicBool::new(false)));
-        let (lost, known, node) = (Arc::default(), Arc::default(), Arc::new(Mutex::new(node)));
-        let carrier = Carrier { outer, cut: cut.clone(), lost: Arc::clone(&lost), known: Arc::clone(&known), node: node.clone() };
+        let (lost, known, node, delay) =
+            (Arc::default(), Arc::default(), Arc::new(Mutex::new(node)), Arc::new(AtomicU64::new(0)));
+        let carrier = Carrier {
+            outer,
+            cut: cut.clone(),
+            delay: Arc::clone(&delay),
+            lost: Arc::clone(&lost),
+            known: Arc::clone(&known),
+            node: node.clone(),
+        };
         let task = tokio::spawn(carrier.run()).abort_handle();
-        Self { address, cut, lost, known, node, task }
+        Self { address, cut, delay, lost, known, node, task }
     }
 
     pub(crate) fn cut(&self, cut: bool) {
         self.cut.store(cut, Ordering::Relaxed);
+    }
+
+    /// From now on what goes to the node is late by `ms` milliseconds.
+    pub(crate) fn delay(&self, ms: u64) {
+        self.delay.store(ms, Ordering::Relaxed);
     }
 
     /// From now on another node is at this end, which knows nothing of the connections of the one before.
@@ -200,6 +256,7 @@ impl Wire {
 struct Carrier {
     outer: Arc<UdpSocket>,
     cut: Arc<AtomicBool>,
+    delay: Arc<AtomicU64>,
     lost: Arc<Mutex<Vec<SocketAddr>>>,
     known: Arc<Mutex<Vec<SocketAddr>>>,
     node: Arc<Mutex<SocketAddr>>,
@@ -223,6 +280,15 @@ impl Carrier {
                 }
             };
             let node = *self.node.lock();
+            let late = self.delay.load(Ordering::Relaxed);
+            if late > 0 {
+                let datagram = buffer[..bytes].to_vec();
+                tokio::spawn(async move {
+                    tokio::time::sleep(Duration::from_millis(late)).await;
+                    let _ = socket.send_to(&datagram, node).await;
+                });
+                continue;
+            }
             let _ = socket.send_to(&buffer[..bytes], node).await;
         }
     }
