@@ -5,6 +5,7 @@ mod frozen;
 mod lossy;
 mod partition;
 mod readers;
+mod stutter;
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;

@@ -3,6 +3,7 @@
 mod cluster;
 mod deaths;
 mod fleets;
+mod floods;
 mod herd;
 mod hostile;
 mod moves;
