@@ -18,6 +18,9 @@ pub const SILENT: Duration = Duration::from_millis(300);
 /// does not know its old connections, is found.
 const SILENT_ALONE: Duration = Duration::from_secs(2);
 
+/// Longest that a node is waited for because its round trips take long of late: past it only the least that they ever took counts.
+const FAR_MAX: Duration = Duration::from_millis(1500);
+
 /// Longest that a node is waited for which has been silent and was not dead: clients move on within two seconds.
 const PATIENCE_MAX: Duration = Duration::from_millis(900);
 
@@ -76,6 +79,8 @@ pub struct Ear {
     datagrams: u64,
     quiet: Duration,
     patience: Duration,
+    /// The least round trip that was seen.
+    least: Duration,
     /// Quiet of so long is silence, by the last tick.
     limit: Duration,
     /// A sign of life was asked for, when that many packets had come and it had been quiet for so long; none has come since.
@@ -84,13 +89,14 @@ pub struct Ear {
 
 impl Default for Ear {
     fn default() -> Self {
-        Self { datagrams: 0, quiet: Duration::ZERO, patience: SILENT, limit: SILENT, asked: None }
+        Self { datagrams: 0, quiet: Duration::ZERO, patience: SILENT, least: Duration::MAX, limit: SILENT, asked: None }
     }
 }
 
 impl Ear {
     /// Takes in what is seen now.
     pub fn tick(&mut self, now: Moment) -> Heard {
+        self.least = self.least.min(now.rtt);
         if now.datagrams != self.datagrams {
             self.datagrams = now.datagrams;
             self.quiet = Duration::ZERO;
@@ -103,7 +109,9 @@ impl Ear {
         }
         self.quiet += now.slept.min(TICK);
         let limit = if now.elsewhere { self.patience } else { SILENT_ALONE };
-        let limit = limit.max(4 * now.rtt);
+        // The mean forgets slow times only as packets come, and of a lost node none do.
+        let far = now.rtt.saturating_mul(4).min(FAR_MAX.max(self.least.saturating_mul(4)));
+        let limit = limit.max(far);
         self.limit = limit;
         match self.quiet {
             quiet if quiet >= limit => {
@@ -192,6 +200,16 @@ mod tests {
         assert_eq!(silent_after(&mut Ear::default(), alone).0 * TICK, SILENT_ALONE);
         let far = Moment { rtt: Duration::from_millis(200), ..NOW };
         assert_eq!(silent_after(&mut Ear::default(), far).0 * TICK, Duration::from_millis(800));
+    }
+
+    /// Promise: slow times that are over do not keep a dead node for long; one that was never nearer has its time.
+    #[test]
+    fn silence_is_found_soon_after_slow_times() {
+        let late = Moment { rtt: Duration::from_millis(700), ..NOW };
+        assert_eq!(silent_after(&mut Ear::default(), late).0 * TICK, Duration::from_millis(2800));
+        let mut ear = Ear::default();
+        ear.tick(NOW);
+        assert_eq!(silent_after(&mut ear, Moment { datagrams: 6, ..late }).0 * TICK, FAR_MAX);
     }
 
     /// Promise: a node that sends packets, and one to which we did not listen, are not silent.
