@@ -10,7 +10,7 @@ use rkyv::rancor::Error as Rancor;
 use rkyv::ser::allocator::ArenaHandle;
 use rkyv::util::AlignedVec;
 use rkyv::{Deserialize, Serialize};
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::error::{Error, ErrorKind};
 use crate::pool::{Kind, Link, Pending};
@@ -86,6 +86,11 @@ impl Reply {
         Ok(Some(item))
     }
 
+    /// How much of the next item's head has come.
+    fn came(&self) -> (bool, usize) {
+        (self.part.len() > PREFIX_BYTES, self.got)
+    }
+
     async fn head(&mut self) -> Result<Option<ItemHead>, Error> {
         if self.part.is_empty() {
             self.part.resize(PREFIX_BYTES, 0);
@@ -110,6 +115,18 @@ impl Reply {
         self.part.clear();
         self.got = 0;
         Ok(Some(item))
+    }
+
+    /// The same, as long as something comes within `still`; else `None`, and it can be gone on with.
+    pub(crate) async fn next_unless_still(&mut self, still: Duration) -> Result<Option<Option<ItemHead>>, Error> {
+        loop {
+            let before = self.came();
+            match timeout(still, self.next()).await {
+                Ok(next) => return next.map(Some),
+                Err(_) if self.came() == before => return Ok(None),
+                Err(_) => {}
+            }
+        }
     }
 
     /// Who gives it.
@@ -144,15 +161,15 @@ impl Reply {
         read.map_err(|_| late())?.map_err(|error| lost(&self.link, error))
     }
 
-    /// The same from `got` on, as long as something comes within each `still`, or half as much again; else `false`, and it can be gone
-    /// on with.
+    /// The same from `got` on, as long as something comes within each `still`, or half as much again; else `false`. Cancel safe: it can
+    /// be gone on with from `got`.
     pub(crate) async fn payload_unless_still(
         &mut self,
         into: &mut [u8],
         got: &mut usize,
-        still: Duration,
+        still: Option<Duration>,
     ) -> Result<bool, Error> {
-        let (stream, link, step) = (&mut self.stream, &self.link, still / 2);
+        let (stream, link, step) = (&mut self.stream, &self.link, still.unwrap_or_default() / 2);
         let received = async {
             let look = sleep(step);
             tokio::pin!(look);
@@ -165,7 +182,7 @@ impl Reply {
                         None => return Err(lost(link, "the reply ended inside an item")),
                         Some(bytes) => (*got, looks) = (*got + bytes, 0),
                     },
-                    () = &mut look => {
+                    () = &mut look, if still.is_some() => {
                         looks += 1;
                         if looks > 2 {
                             return Ok(false);

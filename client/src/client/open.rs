@@ -77,6 +77,17 @@ impl Client {
         }
     }
 
+    /// The next item of a reply that has begun; where it keeps still for longer than `still`, as with [`Client::payload`].
+    pub(super) async fn next(&self, reply: &mut Reply, still: Option<Duration>) -> Result<Option<ItemHead>, Error> {
+        let Some(still) = still else { return reply.next().await };
+        loop {
+            if let Some(next) = reply.next_unless_still(still).await? {
+                return Ok(next);
+            }
+            self.leave(reply, 1)?;
+        }
+    }
+
     /// The payload of the item whose head came last, from `got` on. Where its bytes keep still for longer than `still`, its node may have
     /// been lost: as far as the budget of hedges has `open` of them, it is left for the next one, where there is another.
     pub(super) async fn payload(
@@ -87,18 +98,18 @@ impl Client {
         still: Option<Duration>,
         open: usize,
     ) -> Result<(), Error> {
-        let elsewhere = || self.known().is_some_and(|known| known.elsewhere(reply.link()));
-        if let Some(still) = still.filter(|_| elsewhere()) {
-            if reply.payload_unless_still(into, got, still).await? {
-                return Ok(());
-            }
-            if self.spare(open) {
-                return Err(Error::new(ErrorKind::Unavailable, format!("the reply of {} has come to a stop", reply.name())));
-            }
+        while !reply.payload_unless_still(into, got, still).await? {
+            self.leave(reply, open)?;
         }
-        reply.payload(&mut into[*got..]).await?;
-        *got = into.len();
         Ok(())
+    }
+
+    /// A reply keeps still: an error if it is left.
+    fn leave(&self, reply: &Reply, open: usize) -> Result<(), Error> {
+        match self.known().is_some_and(|known| known.elsewhere(reply.link())) && self.spare(open) {
+            true => Err(Error::new(ErrorKind::Unavailable, format!("the reply of {} has come to a stop", reply.name()))),
+            false => Ok(()),
+        }
     }
 
     async fn begin(

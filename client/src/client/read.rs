@@ -180,7 +180,7 @@ impl Client {
             if item.last {
                 break;
             }
-            match reply.next().await? {
+            match self.next(reply, reply.hedge_after(Kind::Read)).await? {
                 Some(next) => item = next,
                 None => break,
             }
