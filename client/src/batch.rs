@@ -86,6 +86,14 @@ struct Slot {
     head: Option<TensorHead>,
     /// Pixels outside the block.
     own: Option<Zeroed>,
+    /// The caller is told what came of it: whatever comes now is too late.
+    settled: bool,
+}
+
+impl Slot {
+    fn is_over(&self) -> bool {
+        self.head.is_some() || self.settled
+    }
 }
 
 impl Batch {
@@ -137,9 +145,21 @@ impl Batch {
         self.len() == 0
     }
 
-    /// Whether slot `index` is being written, or holds its picture: another attempt was first.
+    /// Whether slot `index` is being written, or nothing is written into it any more.
     pub(crate) fn is_taken(&self, index: usize) -> bool {
-        self.state.lock().slots.get(index).is_some_and(|slot| slot.writing || slot.head.is_some())
+        self.state.lock().slots.get(index).is_some_and(|slot| slot.writing || slot.is_over())
+    }
+
+    /// Whether slot `index` holds its picture, or has none for good.
+    pub(crate) fn is_over(&self, index: usize) -> bool {
+        self.state.lock().slots.get(index).is_some_and(Slot::is_over)
+    }
+
+    /// The caller is told what came of slot `index`: it stays as it is, and what is being written into it is cleared.
+    pub(crate) fn settle(&self, index: usize) {
+        if let Some(slot) = self.state.lock().slots.get_mut(index) {
+            slot.settled = true;
+        }
     }
 
     /// The place for the picture of slot `index`. One writer a slot.
@@ -149,7 +169,7 @@ impl Batch {
         let state = &mut *guard;
         let count = state.slots.len();
         let slot = state.slots.get_mut(index).ok_or_else(|| protocol("no such slot"))?;
-        if slot.writing || slot.head.is_some() {
+        if slot.writing || slot.is_over() {
             return Err(protocol("slot answered twice"));
         }
         if state.block.is_none() && head.bytes().saturating_mul(count as u64) <= self.block_bytes_max {
@@ -188,7 +208,7 @@ impl Batch {
     }
 }
 
-/// One slot, being written. Dropped before [`Place::done`], it is zeroed and free again.
+/// One slot, being written. Dropped before [`Place::done`], or after the slot was settled, it is zeroed and free again.
 #[derive(Debug)]
 pub(crate) struct Place<'a> {
     batch: &'a Batch,
@@ -218,12 +238,13 @@ impl Place<'_> {
 
 impl Drop for Place<'_> {
     fn drop(&mut self) {
-        if !self.done {
+        let kept = self.done && !self.batch.is_over(self.index);
+        if !kept {
             self.bytes().fill(0);
         }
         let slot = &mut self.batch.state.lock().slots[self.index];
         slot.writing = false;
-        match self.done {
+        match kept {
             true => slot.head = Some(self.head),
             false => slot.own = None,
         }
@@ -391,6 +412,21 @@ mod tests {
         place.bytes().fill(255);
         drop(place);
         assert_eq!(batch.finish().block().map(|(_, block)| block.to_vec()), Some(vec![0; 3]));
+    }
+
+    /// Promise: a slot of which the caller was told that it failed stays empty, whoever was writing it.
+    #[test]
+    fn settled_slots_stay_as_they_are() {
+        let batch = Batch::fixed(2, [1, 1, 3]).expect("batch");
+        let mut place = batch.place(0, head(1, 1)).expect("place");
+        place.bytes().fill(255);
+        batch.settle(0);
+        place.done();
+        assert!(batch.head(0).is_none() && batch.is_taken(0) && batch.place(0, head(1, 1)).is_err());
+        fill(&batch, 1, head(1, 1), 3);
+        batch.settle(1);
+        let pictures = batch.finish();
+        assert_eq!(pictures.block().map(|(_, block)| block.to_vec()), Some(vec![0, 0, 0, 3, 3, 3]));
     }
 
     /// Promise: memory of the caller's is used only if it fits exactly, and only for pictures of its shape.

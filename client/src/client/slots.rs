@@ -183,6 +183,7 @@ impl<'a> Work<'a> {
         }
         let outcome = outcome.map_err(|error| error.about(self.ask.slots[index].id));
         self.outcomes[index] = Some(outcome);
+        self.ask.batch.settle(index);
         self.left -= 1;
         if self.tried[index].0 == 0 {
             return;
