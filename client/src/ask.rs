@@ -205,18 +205,6 @@ impl Reply {
         Ok(bytes.into())
     }
 
-    /// Passes over the payload of `item`.
-    pub(crate) async fn pass(&mut self, item: &ItemHead) -> Result<(), Error> {
-        let mut left = item.payload_bytes as usize;
-        let mut scrap = [0; 4096];
-        while left > 0 {
-            let part = left.min(scrap.len());
-            self.payload(&mut scrap[..part]).await?;
-            left -= part;
-        }
-        Ok(())
-    }
-
     /// The only item of a control verb, whose payload is a message.
     pub(crate) async fn control<T>(&mut self) -> Result<T, Error>
     where

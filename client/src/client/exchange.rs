@@ -158,9 +158,10 @@ impl Ask<'_> {
             let index = item.index as usize;
             let want = exchange.open.get(&index).copied().filter(|want| want.attempt() == item.attempt);
             let want = want.ok_or_else(|| protocol("a slot that was not asked for"))?;
-            // A hedge is not hedged.
-            let still = exchange.link.hedge_after(Kind::Frames).filter(|_| !exchange.is_hedge);
-            let taken = self.take(&item, reply, still, exchange.open.len()).await;
+            let still = exchange.link.hedge_after(Kind::Frames);
+            // What another request has brought need not be asked for again.
+            let open = || exchange.open.keys().filter(|&&index| !self.batch.is_over(index)).count();
+            let taken = self.take(&item, reply, still, &open).await;
             exchange.open.remove(&index);
             match taken {
                 Taken::Picture(version) => exchange.done.push((index, version)),
@@ -179,7 +180,13 @@ impl Ask<'_> {
 
     /// Receives one item into its slot. If its bytes keep still for longer than `still`, the `open` items of the request are given up here,
     /// to be asked for elsewhere.
-    async fn take(self, item: &ItemHead, reply: &mut Reply, still: Option<Duration>, open: usize) -> Taken {
+    async fn take(
+        self,
+        item: &ItemHead,
+        reply: &mut Reply,
+        still: Option<Duration>,
+        open: &(impl Fn() -> usize + Sync),
+    ) -> Taken {
         if let Some(error) = Error::from_item(item) {
             return Taken::Failed(error);
         }
@@ -194,13 +201,14 @@ impl Ask<'_> {
             _ => return Taken::Broken(protocol("a picture whose bytes do not fit its shape")),
         };
         // The requests of a batch are polled by one task, so that nothing comes between the question and the taking.
+        let bytes = item.payload_bytes as usize;
         if self.batch.is_taken(item.index as usize) {
-            return reply.pass(item).await.map_or_else(Taken::Broken, |()| Taken::Beaten);
+            return self.client.pass(reply, bytes, still, open).await.map_or_else(Taken::Broken, |()| Taken::Beaten);
         }
         let mut place = match self.batch.place(item.index as usize, head) {
             Ok(place) => place,
             Err(error) if error.kind == ErrorKind::Invalid => {
-                return reply.pass(item).await.map_or_else(Taken::Broken, |()| Taken::Failed(error));
+                return self.client.pass(reply, bytes, still, open).await.map_or_else(Taken::Broken, |()| Taken::Failed(error));
             }
             Err(error) => return Taken::Broken(error),
         };

@@ -96,10 +96,27 @@ impl Client {
         into: &mut [u8],
         got: &mut usize,
         still: Option<Duration>,
-        open: usize,
+        open: impl Fn() -> usize,
     ) -> Result<(), Error> {
         while !reply.payload_unless_still(into, got, still).await? {
-            self.leave(reply, open)?;
+            self.leave(reply, open())?;
+        }
+        Ok(())
+    }
+
+    /// Passes over `bytes` of a payload, as long as they come, as with [`Client::payload`].
+    pub(super) async fn pass(
+        &self,
+        reply: &mut Reply,
+        mut bytes: usize,
+        still: Option<Duration>,
+        open: impl Fn() -> usize,
+    ) -> Result<(), Error> {
+        let mut scrap = [0; 4096];
+        while bytes > 0 {
+            let part = bytes.min(scrap.len());
+            self.payload(reply, &mut scrap[..part], &mut 0, still, &open).await?;
+            bytes -= part;
         }
         Ok(())
     }

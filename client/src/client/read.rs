@@ -174,7 +174,7 @@ impl Client {
             let place = into.get_mut(*got..end).filter(|place| place.is_empty() || item.offset == start + *got as u64);
             let place = place.ok_or_else(|| protocol("bytes out of order"))?;
             let mut part = 0;
-            let received = self.payload(reply, place, &mut part, reply.hedge_after(Kind::Read), 1).await;
+            let received = self.payload(reply, place, &mut part, reply.hedge_after(Kind::Read), || 1).await;
             *got += part;
             received?;
             if item.last {
