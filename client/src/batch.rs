@@ -2,9 +2,10 @@
 //!
 //! While all pictures have one shape their slots lie in one block, so that the batch is one array without a copy; a picture of
 //! another shape gets a block of its own. A slot is written by one attempt at a time, and a slot whose writer did not finish is
-//! zeroed again, so that no reader ever sees half a picture.
+//! zeroed again, so that no reader ever sees half a picture. A writer gives its slot up to another attempt that has the picture whole.
 
 use parking_lot::Mutex;
+use tokio::sync::Notify;
 
 use crate::error::{Error, ErrorKind};
 use crate::frame::TensorHead;
@@ -33,6 +34,8 @@ pub struct Batch {
     state: Mutex<State>,
     /// Bytes that the block may take before pictures get blocks of their own.
     block_bytes_max: u64,
+    /// A slot was claimed, or settled, or has become free.
+    changed: Notify,
 }
 
 #[derive(Debug)]
@@ -88,6 +91,8 @@ struct Slot {
     own: Option<Zeroed>,
     /// The caller is told what came of it: whatever comes now is too late.
     settled: bool,
+    /// Another attempt has the picture whole: who is writing it gives it up.
+    claimed: bool,
 }
 
 impl Slot {
@@ -101,7 +106,7 @@ impl Batch {
     /// one's shape; past it each picture gets a block of its own.
     pub fn new(count: usize, block_bytes_max: u64) -> Self {
         let slots = (0..count).map(|_| Slot::default()).collect();
-        Self { state: Mutex::new(State { block: None, slots }), block_bytes_max }
+        Self { state: Mutex::new(State { block: None, slots }), block_bytes_max, changed: Notify::new() }
     }
 
     /// A batch of `count` slots that all have `shape`, in one block that is there from the start.
@@ -159,6 +164,40 @@ impl Batch {
     pub(crate) fn settle(&self, index: usize) {
         if let Some(slot) = self.state.lock().slots.get_mut(index) {
             slot.settled = true;
+            if slot.writing {
+                self.changed.notify_waiters();
+            }
+        }
+    }
+
+    /// Ends as soon as whoever is writing slot `index` is to give it up.
+    pub(crate) async fn unwanted(&self, index: usize) {
+        self.until(index, |slot| slot.claimed || slot.settled).await;
+    }
+
+    /// The place of slot `index` for a picture that is whole, as soon as its writer has given it up; `None` where another was first.
+    pub(crate) async fn claim(&self, index: usize, head: TensorHead) -> Result<Option<Place<'_>>, Error> {
+        self.mark(index, true);
+        self.until(index, |slot| !slot.writing).await;
+        self.mark(index, false);
+        if self.is_over(index) { Ok(None) } else { self.place(index, head).map(Some) }
+    }
+
+    fn mark(&self, index: usize, claimed: bool) {
+        if let Some(slot) = self.state.lock().slots.get_mut(index) {
+            slot.claimed = claimed;
+        }
+        self.changed.notify_waiters();
+    }
+
+    async fn until(&self, index: usize, holds: impl Fn(&Slot) -> bool) {
+        loop {
+            // Made before the question, so that no change is missed.
+            let changed = self.changed.notified();
+            if self.state.lock().slots.get(index).is_none_or(&holds) {
+                return;
+            }
+            changed.await;
         }
     }
 
@@ -247,6 +286,9 @@ impl Drop for Place<'_> {
         match kept {
             true => slot.head = Some(self.head),
             false => slot.own = None,
+        }
+        if slot.claimed {
+            self.batch.changed.notify_waiters();
         }
     }
 }
@@ -412,6 +454,27 @@ mod tests {
         place.bytes().fill(255);
         drop(place);
         assert_eq!(batch.finish().block().map(|(_, block)| block.to_vec()), Some(vec![0; 3]));
+    }
+
+    /// Promise: whoever has a picture whole gets its slot from who is writing it, and nothing of that one's is left.
+    #[tokio::test]
+    async fn slots_are_given_up_to_whole_pictures() {
+        let batch = Batch::fixed(1, [1, 1, 3]).expect("batch");
+        let mut place = batch.place(0, head(1, 1)).expect("place");
+        place.bytes()[..2].fill(255);
+        let writer = async {
+            batch.unwanted(0).await;
+            drop(place);
+        };
+        let winner = async {
+            let mut place = batch.claim(0, head(1, 1)).await.expect("place").expect("first");
+            assert_eq!(place.bytes(), [0; 3]);
+            place.bytes().fill(3);
+            place.done();
+        };
+        tokio::join!(writer, winner);
+        assert!(batch.claim(0, head(1, 1)).await.expect("settled").is_none());
+        assert_eq!(batch.finish().pixels(0), Some(&[3; 3][..]));
     }
 
     /// Promise: a slot of which the caller was told that it failed stays empty, whoever was writing it.

@@ -1,7 +1,7 @@
 //! One request for pictures: one stream to one node, whose items come as they are ready, each into its slot.
 //!
-//! A slot may be asked for by two requests at once. Whichever has its item first writes it; the other passes over its own, or is
-//! stopped. An exchange pauses where the rest of the batch has something to decide, and goes on from there.
+//! A slot may be asked for by two requests at once. Whichever has its item first writes it; where the other one has it whole before, it
+//! is given up to that. Who comes too late passes over its own, or is stopped. An exchange pauses where the rest of the batch has something to decide, and goes on from there.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,6 +19,7 @@ use crate::frame::TensorHead;
 use crate::object::Version;
 use crate::pool::{Kind, Link};
 use crate::wire::{ItemHead, Verb};
+use crate::zeroed::Zeroed;
 
 /// What is the same for every request of a batch.
 #[derive(Clone, Copy)]
@@ -201,24 +202,63 @@ impl Ask<'_> {
             _ => return Taken::Broken(protocol("a picture whose bytes do not fit its shape")),
         };
         // The requests of a batch are polled by one task, so that nothing comes between the question and the taking.
-        let bytes = item.payload_bytes as usize;
-        if self.batch.is_taken(item.index as usize) {
+        let (index, bytes) = (item.index as usize, item.payload_bytes as usize);
+        if self.batch.is_over(index) {
             return self.client.pass(reply, bytes, still, open).await.map_or_else(Taken::Broken, |()| Taken::Beaten);
         }
-        let mut place = match self.batch.place(item.index as usize, head) {
+        if self.batch.is_taken(index) {
+            return match self.beside(index, head, reply, still, open).await {
+                Ok(true) => Taken::Picture(version),
+                Ok(false) => Taken::Beaten,
+                Err(error) if error.kind == ErrorKind::Invalid => Taken::Failed(error),
+                Err(error) => Taken::Broken(error),
+            };
+        }
+        let mut place = match self.batch.place(index, head) {
             Ok(place) => place,
             Err(error) if error.kind == ErrorKind::Invalid => {
                 return self.client.pass(reply, bytes, still, open).await.map_or_else(Taken::Broken, |()| Taken::Failed(error));
             }
             Err(error) => return Taken::Broken(error),
         };
-        match self.client.payload(reply, place.bytes(), &mut 0, still, open).await {
-            Ok(()) => {
+        let mut got = 0;
+        let received = tokio::select! {
+            biased;
+            received = self.client.payload(reply, place.bytes(), &mut got, still, open) => Some(received),
+            () = self.batch.unwanted(index) => None,
+        };
+        match received {
+            Some(Ok(())) => {
                 place.done();
                 Taken::Picture(version)
             }
-            Err(error) => Taken::Broken(error),
+            Some(Err(error)) => Taken::Broken(error),
+            None => {
+                drop(place);
+                self.client.pass(reply, bytes - got, still, open).await.map_or_else(Taken::Broken, |()| Taken::Beaten)
+            }
         }
+    }
+
+    /// Receives a picture that another request is writing already, beside it; whether this one was first to have it whole.
+    async fn beside(
+        self,
+        index: usize,
+        head: TensorHead,
+        reply: &mut Reply,
+        still: Option<Duration>,
+        open: &(impl Fn() -> usize + Sync),
+    ) -> Result<bool, Error> {
+        let memory = usize::try_from(head.bytes()).ok().and_then(Zeroed::new);
+        let Some(mut memory) = memory else {
+            // The one that is being written will do.
+            return self.client.pass(reply, head.bytes() as usize, still, open).await.map(|()| false);
+        };
+        self.client.payload(reply, memory.bytes_mut(), &mut 0, still, open).await?;
+        let Some(mut place) = self.batch.claim(index, head).await? else { return Ok(false) };
+        place.bytes().copy_from_slice(memory.bytes());
+        place.done();
+        Ok(true)
     }
 }
 
