@@ -7,10 +7,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep_until};
+use tokio::time::Instant;
 
 use super::images::{Slot, Want, body, of_spec};
 use super::known::Chosen;
+use super::open::until;
 use super::{Call, Client};
 use crate::ask::Reply;
 use crate::batch::Batch;
@@ -44,6 +45,8 @@ pub(super) struct Exchange {
     pub(super) failed: Vec<(Want, Error)>,
     /// Slots that another request was writing already.
     pub(super) beaten: Vec<Want>,
+    /// Since when the rest of the batch has not been told of some of these.
+    untold: Option<Instant>,
     reply: Option<Reply>,
     /// How long an item is waited for before another node is asked as well.
     hedge_after: Option<Duration>,
@@ -56,11 +59,15 @@ pub(super) struct Exchange {
 pub(super) enum Pause {
     /// An item is slow to come.
     Slow,
-    /// Another request was first for a slot.
-    Beaten,
+    /// There is something that the rest of the batch has to know.
+    Told,
     /// It is over.
     Ended,
 }
+
+/// What became of an item is told after this long, together with what came meanwhile: pictures that fail together are asked for again in
+/// one request.
+const TELL_AFTER: Duration = Duration::from_millis(5);
 
 /// How the receiving of one item ended.
 enum Taken {
@@ -83,6 +90,7 @@ impl Exchange {
             done: Vec::new(),
             failed: Vec::new(),
             beaten: Vec::new(),
+            untold: None,
             reply: None,
             hedge_after: None,
             told: false,
@@ -129,6 +137,7 @@ impl Ask<'_> {
 
     async fn receive(self, exchange: &mut Exchange) -> Result<Pause, Error> {
         let early = || Error::new(ErrorKind::Unavailable, "the reply ended early");
+        exchange.untold = None;
         loop {
             if exchange.open.is_empty() {
                 exchange.waited();
@@ -136,16 +145,11 @@ impl Ask<'_> {
             }
             let reply = exchange.reply.as_mut().ok_or_else(early)?;
             let slow_at = exchange.hedge_after.map(|after| reply.since() + after);
-            let slow = async {
-                match slow_at {
-                    Some(at) => sleep_until(at).await,
-                    None => std::future::pending().await,
-                }
-            };
             let item = tokio::select! {
                 biased;
+                () = until(exchange.untold.map(|since| since + TELL_AFTER)) => return Ok(Pause::Told),
                 item = reply.next() => Some(item?.ok_or_else(early)?),
-                () = slow => None,
+                () = until(slow_at) => None,
             };
             let Some(item) = item else {
                 exchange.hedge_after = None;
@@ -164,12 +168,13 @@ impl Ask<'_> {
             let open = || exchange.open.keys().filter(|&&index| !self.batch.is_over(index)).count();
             let taken = self.take(&item, reply, still, &open).await;
             exchange.open.remove(&index);
+            exchange.untold.get_or_insert_with(Instant::now);
             match taken {
                 Taken::Picture(version) => exchange.done.push((index, version)),
                 Taken::Failed(error) => exchange.failed.push((want, error.from_node(exchange.link.name(), want.tries.attempt))),
                 Taken::Beaten => {
                     exchange.beaten.push(want);
-                    return Ok(Pause::Beaten);
+                    return Ok(Pause::Told);
                 }
                 Taken::Broken(error) => {
                     exchange.failed.push((want, error.clone()));

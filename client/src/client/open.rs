@@ -26,6 +26,14 @@ pub(super) struct Opened {
 /// A failure, and whose it is, if anybody was asked.
 pub(super) type Failed = (Option<Arc<Link>>, Error);
 
+/// Waits until then; for ever where there is no such time.
+pub(super) async fn until(at: Option<Instant>) {
+    match at {
+        Some(at) => sleep_until(at).await,
+        None => std::future::pending().await,
+    }
+}
+
 impl Client {
     /// Asks for raw bytes.
     pub(super) async fn open(
@@ -44,12 +52,6 @@ impl Client {
         asked.push(self.begin(first, tries.attempt, body, pin, call, deadline));
         let mut hedge_at = hedge_at.filter(|at| *at < deadline);
         loop {
-            let hedge = async {
-                match hedge_at {
-                    Some(at) => sleep_until(at).await,
-                    None => std::future::pending().await,
-                }
-            };
             tokio::select! {
                 biased;
                 begun = asked.next() => match begun {
@@ -66,7 +68,7 @@ impl Client {
                     Some(Err(_)) => {}
                     None => return Err((None, Error::new(ErrorKind::Protocol, "nobody was asked"))),
                 },
-                () = hedge => {
+                () = until(hedge_at) => {
                     hedge_at = None;
                     if let Some(beside) = known.beside(tries, &link).filter(|_| self.hedges(1) > 0) {
                         tries.attempt += 1;

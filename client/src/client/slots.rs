@@ -131,7 +131,7 @@ impl<'a> Work<'a> {
                 }
                 match pause {
                     Pause::Ended => drop(self.requests.remove(&exchange.number)),
-                    Pause::Beaten => self.proceed(exchange),
+                    Pause::Told => self.proceed(exchange),
                     Pause::Slow => {
                         self.hedge(&exchange);
                         self.proceed(exchange);

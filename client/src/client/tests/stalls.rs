@@ -209,6 +209,23 @@ async fn failed_slots_do_not_wait_for_slow_ones() {
     assert!(outcomes[0].is_ok() && outcomes[1].is_err(), "{outcomes:?}");
 }
 
+/// Promise: a batch all of whose pictures are there is over, although the node that gave some of them stands still before one that another
+/// node has given.
+#[tokio::test]
+async fn what_is_there_is_known() {
+    let a: Play = |n, header, body| {
+        let mut items = answer(b'a', header, body);
+        if let Some(last) = items.pop().filter(|_| n >= WARM) {
+            items.push(paused(last, 0, FOR_EVER));
+        }
+        good(n, b'a', header, body).unwrap_or((Duration::from_millis(130), items))
+    };
+    let two = two(a, |_, header, body| (Duration::from_millis(150), answer(b'b', header, body)), Windows::NODE).await;
+    warm(&two, "a", true).await;
+    let (failed, _, bytes, took) = pictures_of(&two, &two.owned("a", 2)).await;
+    assert!(failed == [None, None] && took < Duration::from_secs(2), "{failed:?} after {took:?}, {bytes:?}");
+}
+
 /// Promise: however many doubt a node, it is not taken for silent as long as it lives.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn living_nodes_bear_doubts() {
