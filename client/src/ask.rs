@@ -139,11 +139,6 @@ impl Reply {
         self.link.hedge_after(kind)
     }
 
-    /// When the request was sent, or the last item came.
-    pub(crate) fn since(&self) -> Instant {
-        self.since
-    }
-
     /// Whose answer it is.
     pub(crate) fn link(&self) -> &Link {
         &self.link

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::{BoxFuture, FutureExt};
 use tokio::time::Instant;
 
 use super::images::{Slot, Want, body, of_spec};
@@ -33,7 +34,7 @@ pub(super) struct Ask<'a> {
 }
 
 /// One request, and what it has given so far.
-pub(super) struct Exchange {
+pub(super) struct Exchange<'a> {
     /// Tells the requests of a batch apart.
     pub(super) number: u64,
     pub(super) link: Arc<Link>,
@@ -47,7 +48,11 @@ pub(super) struct Exchange {
     pub(super) beaten: Vec<Want>,
     /// Since when the rest of the batch has not been told of some of these.
     untold: Option<Instant>,
+    /// The request, as long as it is not sent.
+    asking: Option<BoxFuture<'a, Result<Reply, Error>>>,
     reply: Option<Reply>,
+    /// When it was made, or its last item came.
+    since: Instant,
     /// How long an item is waited for before another node is asked as well.
     hedge_after: Option<Duration>,
     /// Whether the node's waits have been told of this one.
@@ -80,8 +85,9 @@ enum Taken {
     Broken(Error),
 }
 
-impl Exchange {
+impl Exchange<'_> {
     pub(super) fn new(number: u64, link: Arc<Link>, is_hedge: bool, wants: &[Want]) -> Self {
+        let hedge_after = if is_hedge { None } else { link.hedge_after(Kind::Frames) };
         Self {
             number,
             link,
@@ -91,15 +97,17 @@ impl Exchange {
             failed: Vec::new(),
             beaten: Vec::new(),
             untold: None,
+            asking: None,
             reply: None,
-            hedge_after: None,
+            since: Instant::now(),
+            hedge_after,
             told: false,
         }
     }
 
     /// What is open ends with `error`.
     fn end(mut self, error: &Error) -> Self {
-        self.reply = None;
+        (self.asking, self.reply) = (None, None);
         self.failed.extend(std::mem::take(&mut self.open).into_values().map(|want| (want, error.clone())));
         self
     }
@@ -113,42 +121,50 @@ impl Exchange {
     }
 }
 
-impl Ask<'_> {
+/// The next item of a request, which is sent before if it is not yet. Cancel safe.
+async fn next(asking: &mut Option<BoxFuture<'_, Result<Reply, Error>>>, reply: &mut Option<Reply>) -> Result<ItemHead, Error> {
+    if let Some(ask) = asking {
+        let begun = ask.await;
+        *asking = None;
+        *reply = Some(begun?);
+    }
+    let item = match reply {
+        Some(reply) => reply.next().await?,
+        None => None,
+    };
+    item.ok_or_else(early)
+}
+
+impl<'a> Ask<'a> {
     /// Sends the request, and receives until there is something to decide.
-    pub(super) async fn request(self, mut exchange: Exchange, chosen: Chosen, wants: Vec<Want>) -> (Exchange, Pause) {
+    pub(super) async fn request(self, mut exchange: Exchange<'a>, chosen: Chosen, wants: Vec<Want>) -> (Exchange<'a>, Pause) {
+        let Self { client, call, deadline, .. } = self;
         let body = body(self.slots, &wants);
-        match self.client.ask(&chosen, Verb::Frames, &body, "", self.call, self.deadline).await {
-            Ok(reply) => {
-                exchange.hedge_after = if exchange.is_hedge { None } else { exchange.link.hedge_after(Kind::Frames) };
-                exchange.reply = Some(reply);
-                self.proceed(exchange).await
-            }
-            Err(error) => (exchange.end(&error), Pause::Ended),
-        }
+        let ask = async move { client.ask(&chosen, Verb::Frames, &body, "", call, deadline).await };
+        exchange.asking = Some(ask.boxed());
+        self.proceed(exchange).await
     }
 
     /// Goes on receiving.
-    pub(super) async fn proceed(self, mut exchange: Exchange) -> (Exchange, Pause) {
+    pub(super) async fn proceed(self, mut exchange: Exchange<'a>) -> (Exchange<'a>, Pause) {
         match self.receive(&mut exchange).await {
             Ok(pause) => (exchange, pause),
             Err(error) => (exchange.end(&error), Pause::Ended),
         }
     }
 
-    async fn receive(self, exchange: &mut Exchange) -> Result<Pause, Error> {
-        let early = || Error::new(ErrorKind::Unavailable, "the reply ended early");
+    async fn receive(self, exchange: &mut Exchange<'a>) -> Result<Pause, Error> {
         exchange.untold = None;
         loop {
             if exchange.open.is_empty() {
                 exchange.waited();
                 return Ok(Pause::Ended);
             }
-            let reply = exchange.reply.as_mut().ok_or_else(early)?;
-            let slow_at = exchange.hedge_after.map(|after| reply.since() + after);
+            let slow_at = exchange.hedge_after.map(|after| exchange.since + after);
             let item = tokio::select! {
                 biased;
                 () = until(exchange.untold.map(|since| since + TELL_AFTER)) => return Ok(Pause::Told),
-                item = reply.next() => Some(item?.ok_or_else(early)?),
+                item = next(&mut exchange.asking, &mut exchange.reply) => Some(item?),
                 () = until(slow_at) => None,
             };
             let Some(item) = item else {
@@ -166,7 +182,9 @@ impl Ask<'_> {
             let still = exchange.link.hedge_after(Kind::Frames);
             // What another request has brought need not be asked for again.
             let open = || exchange.open.keys().filter(|&&index| !self.batch.is_over(index)).count();
+            let reply = exchange.reply.as_mut().ok_or_else(early)?;
             let taken = self.take(&item, reply, still, &open).await;
+            exchange.since = Instant::now();
             exchange.open.remove(&index);
             exchange.untold.get_or_insert_with(Instant::now);
             match taken {
@@ -265,6 +283,10 @@ impl Ask<'_> {
         place.done();
         Ok(true)
     }
+}
+
+fn early() -> Error {
+    Error::new(ErrorKind::Unavailable, "the reply ended early")
 }
 
 fn protocol(message: &str) -> Error {

@@ -20,13 +20,13 @@ use crate::error::{Error, ErrorKind};
 use crate::stats::count;
 
 /// What a step of a batch leads to.
-enum Event {
+enum Event<'a> {
     /// These are to be asked for now, of these nodes.
     Routed(Groups),
     /// No node is known.
     Unrouted(Vec<Want>, Error),
     /// A request has something to say.
-    Paused(Box<Exchange>, Pause),
+    Paused(Box<Exchange<'a>>, Pause),
     /// A request was stopped: all of its slots have their outcome.
     Stopped,
 }
@@ -34,7 +34,7 @@ enum Event {
 /// A batch under way.
 struct Work<'a> {
     ask: Ask<'a>,
-    steps: FuturesUnordered<BoxFuture<'a, Event>>,
+    steps: FuturesUnordered<BoxFuture<'a, Event<'a>>>,
     outcomes: Vec<Option<Outcome>>,
     /// For each slot the requests under way, and the highest try.
     tried: Vec<(usize, u32)>,
@@ -85,7 +85,7 @@ impl Client {
 }
 
 /// Groups pictures by the node that each asks next, after a pause.
-async fn route(ask: Ask<'_>, wants: Vec<Want>, after: Duration) -> Event {
+async fn route(ask: Ask<'_>, wants: Vec<Want>, after: Duration) -> Event<'_> {
     if !after.is_zero() {
         sleep(after).await;
     }
@@ -106,7 +106,7 @@ async fn route(ask: Ask<'_>, wants: Vec<Want>, after: Duration) -> Event {
 }
 
 impl<'a> Work<'a> {
-    fn take(&mut self, event: Event) {
+    fn take(&mut self, event: Event<'a>) {
         match event {
             Event::Stopped => {}
             Event::Routed(groups) => groups.made.into_iter().for_each(|(chosen, wants)| self.send(chosen, wants, false)),
@@ -157,7 +157,7 @@ impl<'a> Work<'a> {
     }
 
     /// Lets a request go on, if it has anything left to give.
-    fn proceed(&mut self, exchange: Box<Exchange>) {
+    fn proceed(&mut self, exchange: Box<Exchange<'a>>) {
         if exchange.open.keys().all(|&index| self.outcomes[index].is_some()) {
             self.requests.remove(&exchange.number);
             return;
@@ -168,7 +168,7 @@ impl<'a> Work<'a> {
         self.step(Abortable::new(self.ask.proceed(*exchange), stopped));
     }
 
-    fn step(&mut self, request: Abortable<impl Future<Output = (Exchange, Pause)> + Send + 'a>) {
+    fn step(&mut self, request: Abortable<impl Future<Output = (Exchange<'a>, Pause)> + Send + 'a>) {
         let event = |ended| match ended {
             Ok((exchange, pause)) => Event::Paused(Box::new(exchange), pause),
             Err(_) => Event::Stopped,
@@ -195,7 +195,7 @@ impl<'a> Work<'a> {
     }
 
     /// The rule for each slot that failed, and one wait for all that wait: they come back in one request, not in as many as there are.
-    fn failed(&mut self, exchange: Option<&Exchange>, failed: Vec<(Want, Error)>) {
+    fn failed(&mut self, exchange: Option<&Exchange<'_>>, failed: Vec<(Want, Error)>) {
         let (mut now, mut later, mut longest) = (Vec::new(), Vec::new(), Duration::ZERO);
         for (mut want, error) in failed {
             let (under_way, attempt) = self.tried[want.index];
@@ -224,7 +224,7 @@ impl<'a> Work<'a> {
     }
 
     /// Another request was first for that slot. If it has failed meanwhile, the slot is asked for again.
-    fn beaten(&mut self, exchange: &Exchange, want: Want) {
+    fn beaten(&mut self, exchange: &Exchange<'_>, want: Want) {
         self.tried[want.index].0 -= 1;
         if self.tried[want.index].0 == 0 && self.ask.batch.head(want.index).is_none() {
             let error = Error::new(ErrorKind::Unavailable, "the request that was first for it failed");
@@ -233,7 +233,7 @@ impl<'a> Work<'a> {
     }
 
     /// Asks the next nodes for what is missing, as far as the budget goes.
-    fn hedge(&mut self, exchange: &Exchange) {
+    fn hedge(&mut self, exchange: &Exchange<'_>) {
         let Some(known) = self.ask.client.known() else { return };
         let mut beside: Vec<(Chosen, Want)> = Vec::new();
         for want in exchange.open.values() {
