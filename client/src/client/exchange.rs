@@ -51,7 +51,7 @@ pub(super) struct Exchange<'a> {
     /// The request, as long as it is not sent.
     asking: Option<BoxFuture<'a, Result<Reply, Error>>>,
     reply: Option<Reply>,
-    /// When it was made, or its last item came.
+    /// When it was made, or its last item came, or it was found slow.
     since: Instant,
     /// How long an item is waited for before another node is asked as well.
     hedge_after: Option<Duration>,
@@ -87,7 +87,7 @@ enum Taken {
 
 impl Exchange<'_> {
     pub(super) fn new(number: u64, link: Arc<Link>, is_hedge: bool, wants: &[Want]) -> Self {
-        let hedge_after = if is_hedge { None } else { link.hedge_after(Kind::Frames) };
+        let hedge_after = link.hedge_after(Kind::Frames);
         Self {
             number,
             link,
@@ -168,7 +168,8 @@ impl<'a> Ask<'a> {
                 () = until(slow_at) => None,
             };
             let Some(item) = item else {
-                exchange.hedge_after = None;
+                // Looked at again after twice as long: what the budget did not permit, or nobody else is asked for any more.
+                (exchange.since, exchange.hedge_after) = (Instant::now(), exchange.hedge_after.map(|after| after * 2));
                 exchange.waited();
                 return Ok(Pause::Slow);
             };

@@ -47,10 +47,12 @@ impl Client {
         let known = self.cluster(call, deadline).await.map_err(|error| (None, error))?;
         let first = self.choose(&known, tries).map_err(|error| (None, error))?;
         let (link, began) = (first.link.clone(), Instant::now());
-        let hedge_at = link.hedge_after(Kind::Read).map(|after| began + after);
+        let mut hedge_after = link.hedge_after(Kind::Read);
+        let mut hedge_at = hedge_after.map(|after| began + after);
+        // Who has not answered.
+        let mut slow = vec![link.clone()];
         let mut asked = FuturesUnordered::new();
         asked.push(self.begin(first, tries.attempt, body, pin, call, deadline));
-        let mut hedge_at = hedge_at.filter(|at| *at < deadline);
         loop {
             tokio::select! {
                 biased;
@@ -64,13 +66,21 @@ impl Client {
                         return Ok(opened);
                     }
                     Some(Err((link, error))) if asked.is_empty() || error.kind.is_final() => return Err((Some(link), error)),
-                    // The other one is under way still.
-                    Some(Err(_)) => {}
+                    // The other one is under way still, and may be slow as well.
+                    Some(Err((failed, error))) => {
+                        slow.retain(|link| !Arc::ptr_eq(link, &failed));
+                        hedge_at = hedge_after.map(|after| Instant::now() + after);
+                    }
                     None => return Err((None, Error::new(ErrorKind::Protocol, "nobody was asked"))),
                 },
                 () = until(hedge_at) => {
-                    hedge_at = None;
-                    if let Some(beside) = known.beside(tries, &link).filter(|_| self.hedges(1) > 0) {
+                    // The budget may permit it later.
+                    hedge_after = hedge_after.map(|after| after * 2);
+                    hedge_at = hedge_after.map(|after| Instant::now() + after);
+                    let beside = slow.last().and_then(|slow| known.beside(tries, slow));
+                    if let Some(beside) = beside.filter(|_| self.hedges(1) > 0) {
+                        hedge_at = None;
+                        slow.push(beside.link.clone());
                         tries.attempt += 1;
                         asked.push(self.begin(beside, tries.attempt, body, pin, call, deadline));
                     }

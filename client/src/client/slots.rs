@@ -232,7 +232,8 @@ impl<'a> Work<'a> {
         }
     }
 
-    /// Asks the next nodes for what is missing, as far as the budget goes.
+    /// Asks the next nodes for what is missing and asked for nowhere else, as far as the budget goes. The request that is slow may be all
+    /// that is left of a hedge.
     fn hedge(&mut self, exchange: &Exchange<'_>) {
         let Some(known) = self.ask.client.known() else { return };
         let mut beside: Vec<(Chosen, Want)> = Vec::new();
