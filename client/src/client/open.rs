@@ -68,6 +68,7 @@ impl Client {
                     Some(Err((link, error))) if asked.is_empty() || error.kind.is_final() => return Err((Some(link), error)),
                     // The other one is under way still, and may be slow as well.
                     Some(Err((failed, error))) => {
+                        self.note(&error, &failed);
                         slow.retain(|link| !Arc::ptr_eq(link, &failed));
                         hedge_at = hedge_after.map(|after| Instant::now() + after);
                     }

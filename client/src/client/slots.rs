@@ -202,6 +202,7 @@ impl<'a> Work<'a> {
             // Another request has its picture, or may have it yet.
             let hopeful = if error.kind.is_final() { self.ask.batch.head(want.index).is_some() } else { under_way > 0 };
             if hopeful || self.outcomes[want.index].is_some() {
+                exchange.into_iter().for_each(|exchange| self.ask.client.note(&error, &exchange.link));
                 continue;
             }
             // A slot for which there was no node to ask has tried without asking.

@@ -66,10 +66,8 @@ impl Tries {
             Step::NextIfSpare { otherwise } if otherwise >= failure.left => return None,
             Step::NextIfSpare { otherwise } => (otherwise, false),
         };
-        if let (ErrorKind::Leaving, Some(link), Some(known)) = (&error.kind, link, &known)
-            && let Some(row) = known.topology.view().node(link.name())
-        {
-            link.leaves(row);
+        if let Some(link) = link {
+            client.note(error, link);
         }
         if matches!(error.kind, ErrorKind::Unavailable | ErrorKind::Leaving) {
             client.ask_for_view(None);
@@ -125,6 +123,14 @@ impl Client {
                 Ok(answer) => return Ok(answer),
                 Err(error) => tries.failed(self, error, link.as_ref(), deadline).await?,
             }
+        }
+    }
+
+    /// Takes down what a failure says of the node: one that leaves is asked no more.
+    pub(super) fn note(&self, error: &Error, link: &Link) {
+        let known = self.known().filter(|_| error.kind == ErrorKind::Leaving);
+        if let Some(row) = known.as_ref().and_then(|known| known.topology.view().node(link.name())) {
+            link.leaves(row);
         }
     }
 
