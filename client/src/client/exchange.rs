@@ -1,7 +1,8 @@
 //! One request for pictures: one stream to one node, whose items come as they are ready, each into its slot.
 //!
 //! A slot may be asked for by two requests at once. Whichever has its item first writes it; where the other one has it whole before, it
-//! is given up to that. Who comes too late passes over its own, or is stopped. An exchange pauses where the rest of the batch has something to decide, and goes on from there.
+//! is given up to that. Who comes too late passes over its own, or is stopped. An exchange pauses where the rest of the batch has
+//! something to decide, and goes on from there.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,8 +1,8 @@
 //! One node: the connection to it, whether it answers, and how long it makes its clients wait.
 //!
 //! A link has one task, which sleeps while nobody has asked the node anything. From then on it listens until a packet comes (`health` says
-//! what silence is), sees the connection end, and probes until the node is back. Handshakes are tasks of their own, so that whoever gives up on one
-//! does not end it for the others.
+//! what silence is), sees the connection end, and probes until the node is back. Handshakes are tasks of their own, so that whoever gives
+//! up on one does not end it for the others.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
