@@ -10,6 +10,7 @@
 //! - `axes`: a few such axes are kept, since a fixed training size asks for the same ones again and again.
 //! - `passes`: horizontal, vertical, or both fused in either order; `nearest` apart, as it sums nothing.
 //! - `scalar`, `avx2`, `vnni`: the kernels. All give the same bytes, which the tests hold them to.
+//! - [`yuv`]: what a video decoder gives, to the pictures that the others take.
 //!
 //! Everything here is computation: no I/O, no clock, no lock. It is exact for one version of Pillow, which `golden.txt` names.
 //!
@@ -37,6 +38,7 @@ mod quads;
 mod resize;
 mod scalar;
 mod weights;
+pub mod yuv;
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
