@@ -15,6 +15,7 @@ mod known;
 mod news;
 mod open;
 mod read;
+mod selection;
 mod slots;
 mod tries;
 
@@ -47,6 +48,7 @@ use tries::Tries;
 pub use control::{Listing, ObjectFacts, ObjectRow};
 pub use images::Outcome;
 pub use read::Raw;
+pub use selection::Selected;
 
 /// A handle to a cluster. Cloning shares connections; the last clone closes them.
 ///

@@ -21,12 +21,15 @@ pub enum Layout {
     Hwc = 0,
     /// Channels, height, width; row-major without padding.
     Chw = 1,
+    /// A frame's samples as its decoder gave them, plane after plane, rows without padding: `[1, 1, bytes]`. How they lie follows from the
+    /// video's pixel format and the frame's size.
+    Planes = 2,
 }
 
 impl Layout {
     /// The layout of that number.
     pub fn from_number(number: u8) -> Option<Self> {
-        [Self::Hwc, Self::Chw].into_iter().find(|layout| *layout as u8 == number)
+        [Self::Hwc, Self::Chw, Self::Planes].into_iter().find(|layout| *layout as u8 == number)
     }
 }
 

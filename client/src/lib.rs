@@ -56,7 +56,7 @@ pub use frame::{Tensor, TensorHead};
 pub use object::{ByteRange, ObjectId, Page, RouteKey, Span, Version};
 pub use peer::{Lent, Peers};
 pub use ring::Ring;
-pub use spec::{DecodeSpec, ImageSpec, VideoSpec};
+pub use spec::{DecodeSpec, ImageSpec, Selection, Selector, VideoSpec};
 pub use stats::Stats;
 pub use topology::Topology;
 pub use view::View;

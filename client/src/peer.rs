@@ -6,13 +6,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
+use bytes::{Bytes, BytesMut};
 use rkyv::Serialize;
 use rkyv::api::high::HighSerializer;
 use rkyv::rancor::Error as Rancor;
 use rkyv::ser::allocator::ArenaHandle;
 use rkyv::util::AlignedVec;
 use tokio::time::Instant;
+use xxhash_rust::xxh3::xxh3_64;
 
 use crate::ask::{self, Reply};
 use crate::config::MEMORY_MIN;
@@ -25,7 +26,10 @@ use crate::spec::DecodeSpec;
 use crate::tls::TlsFiles;
 use crate::view::View;
 use crate::wire::codec::Message;
-use crate::wire::{DecodeBody, FrameAsk, FramesBody, Header, ItemHead, NodeRow, PeekBody, ReadBody, Verb, ext};
+use crate::wire::{
+    DecodeBody, FrameAsk, FramesBody, Header, INDEX_BYTES_MAX, IndexBody, IndexKind, IndexPayload, ItemHead, NodeRow, PeekBody,
+    ReadBody, Verb, ext,
+};
 
 /// A peer that was lost or silent within this is doubtful: long enough that a burst of peeks does not wait for it one by one, short
 /// enough that one that is back is asked again before its pages are fetched from the origin twice.
@@ -33,6 +37,9 @@ const DOUBT: Duration = Duration::from_secs(1);
 
 /// Members of the largest cluster whose nodes are all connected to each other: 64 connections of some 50 KiB each.
 const GREETED_MAX: usize = 64;
+
+/// Most bytes of a video's index that is taken over.
+const INDEX_WHOLE_MAX: u64 = 64 << 20;
 
 /// Connections of a node to its peers.
 #[derive(Debug)]
@@ -189,6 +196,54 @@ impl Peers {
             Ok(made.into_iter().flatten().collect())
         };
         told(node, id, work.await)
+    }
+
+    /// The index of the video `id` as it was in `version`, as the node that serves it keeps or makes it. It is asked for part by part.
+    ///
+    /// # Errors
+    /// As [`Peers::frame`]; `TooLarge` past 64 MiB.
+    pub async fn index(
+        &self,
+        node: &NodeRow,
+        id: &ObjectId,
+        version: &Version,
+        proved: bool,
+        on_behalf_of: &str,
+        deadline: Instant,
+    ) -> Result<Bytes, Error> {
+        let kind = IndexKind::Video { proved }.to_string();
+        let mut whole = BytesMut::new();
+        let mut known = None;
+        let work = async {
+            loop {
+                let start = whole.len() as u64;
+                let body = IndexBody { uri: id.to_string(), kind: kind.clone(), start, count: INDEX_BYTES_MAX.into() };
+                let mut reply = self.ask(node, Verb::Index, &body, Some(version), on_behalf_of, deadline).await?;
+                let item = first(reply.next().await?)?;
+                if let Some(error) = Error::from_item(&item) {
+                    return Err(error);
+                }
+                version_of(&item, Some(version))?;
+                let part: IndexPayload = reply.message(&item).await?;
+                let IndexPayload { total, hash, bytes, .. } = part;
+                if total > INDEX_WHOLE_MAX {
+                    return Err(Error::new(ErrorKind::TooLarge, format!("an index of {total} bytes")));
+                }
+                let fits = start + bytes.len() as u64 <= total && (!bytes.is_empty() || start == total);
+                if !fits || known.replace((total, hash)).is_some_and(|known| known != (total, hash)) {
+                    return Err(protocol("parts of two indexes"));
+                }
+                whole.extend_from_slice(&bytes);
+                if whole.len() as u64 == total {
+                    return match xxh3_64(&whole) == hash {
+                        true => Ok(std::mem::take(&mut whole).freeze()),
+                        false => Err(protocol("an index that differs from its hash")),
+                    };
+                }
+            }
+        };
+        let answer = work.await;
+        told(node, id, answer)
     }
 
     /// Whether at `node`'s address somebody shows a certificate of its name.

@@ -5,11 +5,14 @@
 //! moves that version.
 //!
 //! What happens to a picture, in this order: decode, orientation, box, resize, crop, flip or tiles, layout. `text` is the text form,
-//! `geometry` the arithmetic of sizes, `draw` that of random crops, whose rules are other people's and cited where they stand.
+//! `geometry` the arithmetic of sizes, `draw` that of random crops, whose rules are other people's and cited where they stand. Which frames
+//! of a video are meant, by index, time or number, is a [`Selection`]; `timeline` finds their indices in one video.
 
 mod draw;
 mod geometry;
+mod selector;
 mod text;
+mod timeline;
 
 use std::str::FromStr;
 
@@ -21,8 +24,10 @@ use crate::pixels::{Filter, Window};
 
 pub use draw::RandomResizedCrop;
 pub use geometry::Geometry;
+pub use selector::{Rate, SELECTED_MAX, SELECTION_BYTES_MAX, Seconds, Selection, Selector};
+pub use timeline::{SelectError, Timeline};
 
-/// Longest spec text, in bytes. A canonical spec is under 200; the rest is room for future selectors.
+/// Longest spec text, in bytes. A canonical spec is under 200; the rest is room for several frames.
 pub const SPEC_BYTES_MAX: usize = 2048;
 
 /// Largest side that may be asked for, in pixels: JPEG's own limit.
@@ -86,6 +91,8 @@ pub struct ImageSpec {
     pub orientation: Orientation,
     /// What a picture is that ends early.
     pub truncated: Truncated,
+    /// What a frame of a video is that was decoded from damaged data.
+    pub damaged: Damaged,
 }
 
 /// The definition that pixels obey; part of the key.
@@ -203,6 +210,16 @@ pub enum Truncated {
     Pad,
 }
 
+/// What a frame of a video is that was decoded from damaged data. Of pictures [`Truncated`] speaks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Damaged {
+    /// An error.
+    #[default]
+    Error,
+    /// What the decoder made of it, by concealment.
+    Keep,
+}
+
 /// Why a spec is refused. Correct the spec; no picture was looked at (but see [`SpecError::Crop`] and [`SpecError::Region`]).
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SpecError {
@@ -254,17 +271,29 @@ impl ImageSpec {
     /// Channels of what comes out.
     pub fn channels(&self) -> u32 {
         match (self.mode, self.alpha) {
+            _ if self.layout == Layout::Planes => 1,
             (Mode::Gray, _) => 1,
             (Mode::Rgb, Alpha::Keep) => 4,
             (Mode::Rgb, _) => 3,
         }
     }
 
-    /// The tensor's shape for a result of `width` x `height`, in the order of its layout.
+    /// The tensor's shape for a result of `width` x `height`, in the order of its layout. Of [`Layout::Planes`] it says nothing: how many
+    /// bytes those are is their format's.
     pub fn shape(&self, (width, height): (u32, u32)) -> [u32; 3] {
         match self.layout {
             Layout::Hwc => [height, width, self.channels()],
             Layout::Chw => [self.channels(), height, width],
+            Layout::Planes => [1, 1, 0],
+        }
+    }
+
+    /// Itself, if it asks for nothing that only frames of a video have.
+    fn of_picture(self) -> Result<Self, SpecError> {
+        match (self.layout, self.damaged) {
+            (Layout::Planes, _) => Err(SpecError::Unsupported("layout=planes of a picture".into())),
+            (_, Damaged::Keep) => Err(SpecError::Unsupported("damaged=keep of a picture".into())),
+            _ => Ok(self),
         }
     }
 
@@ -349,7 +378,7 @@ impl FromStr for DecodeSpec {
     fn from_str(text: &str) -> Result<Self, SpecError> {
         match text.split('?').next() {
             Some("video") => text.parse().map(DecodeSpec::Video),
-            _ => text.parse().map(DecodeSpec::Image),
+            _ => text.parse().and_then(ImageSpec::of_picture).map(DecodeSpec::Image),
         }
     }
 }

@@ -13,11 +13,13 @@ pub mod codec;
 mod golden;
 mod payload;
 pub mod stream;
+mod video;
 
 use rkyv::{Archive, Deserialize, Serialize};
 
 pub use body::*;
 pub use payload::*;
+pub use video::*;
 
 /// ALPN names that a node offers, newest first: N and, once there is one, N − 1.
 pub const ALPN: &[&[u8]] = &[b"framecache/1"];
@@ -69,7 +71,7 @@ pub enum Verb {
     Stat = 5,
     /// Objects under a prefix, or members of an archive, paged.
     List = 6,
-    /// Slices of tar, MDS, video and dataset indexes.
+    /// Slices of indexes, and what a selection of frames comes to.
     Index = 7,
     /// Fill these, at low priority.
     Warm = 8,
@@ -279,6 +281,8 @@ pub mod ext {
     pub const MODE: u16 = 1;
     /// Reply to `Stat`: number of frames or pages, as a little-endian `u32`; absent where only decoding would tell.
     pub const FRAMES: u16 = 2;
+    /// Reply to `Stat`: the archive of a [`super::VideoFacts`], of a video.
+    pub const VIDEO: u16 = 3;
     /// Request: [`crate::View::digest`] of the view that the caller has, as a little-endian `u64`.
     pub const VIEW: u16 = 16;
     /// Reply, first item: the rows that the caller's view lacks, as a [`super::ViewPayload`] archive. Empty: too many, ask `View`.

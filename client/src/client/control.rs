@@ -9,7 +9,8 @@ use crate::error::{Error, ErrorKind};
 use crate::object::{ObjectId, RouteKey, Version, unescaped};
 use crate::pool::Target;
 use crate::wire::{
-    ExplainBody, ExplainPayload, ItemHead, ListBody, ListPayload, ListRow, NodeRow, ObjectsBody, StatPayload, Verb, ext,
+    ExplainBody, ExplainPayload, ItemHead, ListBody, ListPayload, ListRow, NodeRow, ObjectsBody, StatPayload, Verb, VideoFacts,
+    codec, ext,
 };
 
 /// One page of a listing.
@@ -45,6 +46,8 @@ pub struct ObjectFacts {
     pub mode: String,
     /// Frames or pages, where the first bytes tell.
     pub frames: Option<u32>,
+    /// What is known of the video, if it is one.
+    pub video: Option<VideoFacts>,
 }
 
 impl ObjectFacts {
@@ -56,7 +59,8 @@ impl ObjectFacts {
         let version = Version::new(&item.version).map_err(|e| protocol(e.to_string()))?;
         let mode = item.addition(ext::MODE).map(String::from_utf8_lossy).unwrap_or_default().into_owned();
         let frames = item.addition(ext::FRAMES).and_then(|bytes| bytes.try_into().ok()).map(u32::from_le_bytes);
-        Ok(Self { version, size: item.size, media: reply.message(item).await?, mode, frames })
+        let video = item.addition(ext::VIDEO).map(codec::decode).transpose().map_err(|e| protocol(e.to_string()))?;
+        Ok(Self { version, size: item.size, media: reply.message(item).await?, mode, frames, video })
     }
 }
 

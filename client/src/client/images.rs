@@ -140,6 +140,7 @@ pub(super) fn of_spec(head: TensorHead, spec: &ImageSpec) -> Result<TensorHead, 
     let channels = match head.layout {
         Layout::Hwc => head.shape[2],
         Layout::Chw => head.shape[0],
+        Layout::Planes => head.shape[0].max(head.shape[1]),
     };
     let made = (head.layout, channels) == (spec.layout, spec.channels());
     match made && spec.fixed_shape().is_none_or(|shape| shape == head.shape) {

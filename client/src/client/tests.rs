@@ -286,8 +286,10 @@ async fn hot_objects_are_spread() {
     }
     let (a, b) = (two.asked(0).len(), two.asked(1).len());
     assert!(a > 350 && b > 100, "{a} and {b}");
-    assert!(two.asked(1).iter().all(|header| header.via() == Via::Replica));
-    assert_eq!(two.client.stats().replicas, b as u64);
+    let (replicas, stats) = (two.asked(1).iter().filter(|header| header.via() == Via::Replica).count(), two.client.stats());
+    // Where the machine is busy, a read may be slow, and be hedged.
+    assert!(b - replicas <= stats.hedges as usize, "{b}, {replicas}, {stats:?}");
+    assert_eq!(stats.replicas, replicas as u64);
 }
 
 /// One node, alone, with one letter.

@@ -3,6 +3,7 @@
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::{ImageSpec, Orientation, Resize, SIDE_MAX, SpecError};
+use crate::frame::Layout;
 use crate::pixels::Window;
 
 /// torchvision's `RandomResizedCrop` and `RandomHorizontalFlip`, drawn from a generator of our own.
@@ -48,6 +49,9 @@ impl RandomResizedCrop {
     /// `Value` for what is out of its bounds, `Twice` for an image spec that has a box, size, crop or flip.
     pub fn check(&self) -> Result<(), SpecError> {
         let wrong = |name, value: String, want| Err(SpecError::Value { name, value, want });
+        if self.image.layout == Layout::Planes {
+            return wrong("layout", "planes".into(), "hwc or chw");
+        }
         let ImageSpec { region, resize, crop, flip, .. } = &self.image;
         if region.is_some() || *resize != Resize::Keep || crop.is_some() || *flip {
             return Err(SpecError::Twice("what a random crop draws: box, size, crop and flip".into()));

@@ -1,14 +1,17 @@
-//! The text form: parsed once at the edge, written in one way.
+//! The text form: parsed once at the edge (`given`), written in one way.
+
+mod given;
 
 use std::fmt;
 use std::str::FromStr;
 
 use super::{
-    Alpha, Depth, ImageSpec, Mode, Orientation, Profile, Resize, SIDE_MAX, SPEC_BYTES_MAX, SpecError, TILES_MAX, Truncated,
-    VideoSpec,
+    Alpha, Damaged, Depth, ImageSpec, Mode, Orientation, Profile, Resize, SELECTION_BYTES_MAX, SPEC_BYTES_MAX, Selection,
+    Selector, SpecError, Truncated, VideoSpec,
 };
 use crate::frame::Layout;
 use crate::pixels::{Filter, Window};
+use given::Given;
 
 impl fmt::Display for ImageSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -19,12 +22,41 @@ impl fmt::Display for ImageSpec {
 
 impl fmt::Display for VideoSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("video?frames=")?;
-        for (place, frame) in self.frames.iter().enumerate() {
-            write!(f, "{}{frame}", if place == 0 { "" } else { "," })?;
-        }
+        write!(f, "video?frames={}", listed(&self.frames))?;
         self.image.parameters(f, '&')
     }
+}
+
+impl fmt::Display for Selection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.frames.fmt(f)?;
+        self.image.parameters(f, if self.frames == Selector::ALL { '?' } else { '&' })
+    }
+}
+
+/// As a selection of frames as they are.
+impl fmt::Display for Selector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("video")?;
+        match self {
+            Selector::Frames(frames) => write!(f, "?frames={}", listed(frames)),
+            Selector::At(times) => write!(f, "?at={}", listed(times)),
+            Selector::Uniform(count) => write!(f, "?uniform={count}"),
+            Selector::Range { from, to, fps } => {
+                let from = from.map(|from| format!("from={from}"));
+                let given = [from, to.map(|to| format!("to={to}")), fps.map(|fps| format!("fps={fps}"))];
+                let mark = |place| if place == 0 { '?' } else { '&' };
+                given.iter().flatten().enumerate().try_for_each(|(place, given)| write!(f, "{}{given}", mark(place)))
+            }
+        }
+    }
+}
+
+/// With commas between.
+fn listed<T: fmt::Display>(items: &[T]) -> impl fmt::Display {
+    fmt::from_fn(|f| {
+        items.iter().enumerate().try_for_each(|(place, item)| write!(f, "{}{item}", if place == 0 { "" } else { "," }))
+    })
 }
 
 impl VideoSpec {
@@ -88,6 +120,9 @@ impl ImageSpec {
         if self.truncated != Truncated::default() {
             put(f, format_args!("truncated={}", name(TRUNCATED, self.truncated)))?;
         }
+        if self.damaged != Damaged::default() {
+            put(f, format_args!("damaged={}", name(DAMAGED, self.damaged)))?;
+        }
         if self.profile != Profile::default() {
             put(f, format_args!("profile={}", self.profile.name()))?;
         }
@@ -99,10 +134,11 @@ impl FromStr for ImageSpec {
     type Err = SpecError;
 
     fn from_str(text: &str) -> Result<Self, SpecError> {
-        let given = Given::read(text, "image")?;
-        match given.frames {
-            Some(_) => Err(SpecError::Unknown("frames".into())),
-            None => given.spec(),
+        let given = Given::read(text, "image", SPEC_BYTES_MAX)?;
+        match (&given.frames, given.selects()) {
+            (Some(_), _) => Err(SpecError::Unknown("frames".into())),
+            (None, Some(other)) => Err(SpecError::Unsupported(other)),
+            (None, None) => given.spec(),
         }
     }
 }
@@ -111,194 +147,44 @@ impl FromStr for VideoSpec {
     type Err = SpecError;
 
     fn from_str(text: &str) -> Result<Self, SpecError> {
-        let mut given = Given::read(text, "video")?;
+        let mut given = Given::read(text, "video", SPEC_BYTES_MAX)?;
+        if let Some(other) = given.selects() {
+            return Err(SpecError::Unsupported(other));
+        }
         let frames = given.frames.take().ok_or_else(|| wrong("frames", "", "which frames, as in frames=0,8"))?;
+        let found = frames.into_iter().map(|frame| u64::try_from(frame).map_err(|_| wrong("frames", "-…", "indices from 0")));
+        Ok(Self { frames: found.collect::<Result<_, _>>()?, image: given.spec()? })
+    }
+}
+
+impl FromStr for Selection {
+    type Err = SpecError;
+
+    fn from_str(text: &str) -> Result<Self, SpecError> {
+        let mut given = Given::read(text, "video", SELECTION_BYTES_MAX)?;
+        let range = (given.from.take(), given.to.take(), given.fps.take());
+        let frames = match (given.frames.take(), given.at.take(), given.uniform.take(), range) {
+            (Some(frames), None, None, (None, None, None)) => Selector::Frames(frames),
+            (None, Some(times), None, (None, None, None)) => Selector::At(times),
+            (None, None, Some(count), (None, None, None)) => Selector::Uniform(count),
+            (None, None, None, (from, to, fps)) => Selector::Range { from, to, fps },
+            _ => return Err(SpecError::Twice("which frames".into())),
+        };
         Ok(Self { frames, image: given.spec()? })
     }
 }
 
-/// Parameters as they were met, each at most once.
-#[derive(Default)]
-struct Given {
-    frames: Option<Vec<u64>>,
-    region: Option<Window>,
-    short: Option<u32>,
-    size: Option<(u32, u32)>,
-    max: Option<u32>,
-    max_pixels: Option<u32>,
-    multiple: Option<u32>,
-    tiles: Option<u32>,
-    crop: Option<u32>,
-    flip: Option<bool>,
-    filter: Option<Filter>,
-    mode: Option<Mode>,
-    alpha: Option<Alpha>,
-    depth: Option<Depth>,
-    layout: Option<Layout>,
-    orientation: Option<Orientation>,
-    truncated: Option<Truncated>,
-    profile: Option<Profile>,
-}
+/// Of frames as they are.
+impl FromStr for Selector {
+    type Err = SpecError;
 
-impl Given {
-    fn read(text: &str, wanted: &str) -> Result<Self, SpecError> {
-        let form = || SpecError::Form(text.chars().take(100).collect());
-        let (kind, parameters) = text.split_once('?').unwrap_or((text, ""));
-        if text.len() > SPEC_BYTES_MAX || kind != wanted {
-            return Err(form());
-        }
-        let mut given = Self::default();
-        for parameter in parameters.split('&').filter(|p| !p.is_empty()) {
-            let (name, value) = parameter.split_once('=').ok_or_else(form)?;
-            given.take(name, value)?;
-        }
-        Ok(given)
-    }
-
-    fn take(&mut self, name: &str, value: &str) -> Result<(), SpecError> {
-        match name {
-            "frames" => once(&mut self.frames, "frames", frames(value)?),
-            "box" => once(&mut self.region, "box", region(value)?),
-            "short" => once(&mut self.short, "short", side("short", value)?),
-            "size" => once(&mut self.size, "size", size(value)?),
-            "max" => once(&mut self.max, "max", side("max", value)?),
-            "max_pixels" => once(&mut self.max_pixels, "max_pixels", pixels(value)?),
-            "multiple" => once(&mut self.multiple, "multiple", side("multiple", value)?),
-            "tiles" => once(&mut self.tiles, "tiles", side("tiles", value)?),
-            "crop" => once(&mut self.crop, "crop", side("crop", value)?),
-            "flip" => once(&mut self.flip, "flip", one_of("flip", &[("h", true)], "h", value)?),
-            "filter" => once(&mut self.filter, "filter", one_of("filter", FILTERS, FILTER_NAMES, value)?),
-            "mode" => once(&mut self.mode, "mode", one_of("mode", MODES, "rgb or gray", value)?),
-            "alpha" => once(&mut self.alpha, "alpha", alpha(value)?),
-            "depth" if value == "keep" => Err(SpecError::Unsupported("depth=keep".into())),
-            "depth" => once(&mut self.depth, "depth", one_of("depth", DEPTHS, "pillow or scale", value)?),
-            "layout" => once(&mut self.layout, "layout", one_of("layout", LAYOUTS, "hwc or chw", value)?),
-            "orientation" => {
-                once(&mut self.orientation, "orientation", one_of("orientation", ORIENTATIONS, "ignore or apply", value)?)
-            }
-            "truncated" => once(&mut self.truncated, "truncated", one_of("truncated", TRUNCATED, "error or pad", value)?),
-            "profile" => once(&mut self.profile, "profile", one_of("profile", PROFILES, "exact or fast", value)?),
-            "dtype" | "fps" | "from" | "to" | "count" | "stream" | "damaged" => {
-                Err(SpecError::Unsupported(format!("{name}={}", clip(value))))
-            }
-            _ => Err(SpecError::Unknown(name.chars().take(40).collect())),
+    fn from_str(text: &str) -> Result<Self, SpecError> {
+        let Selection { frames, image } = text.parse()?;
+        match image == ImageSpec::default() {
+            true => Ok(frames),
+            false => Err(SpecError::Unsupported("how frames are made, where it is asked which".into())),
         }
     }
-
-    fn spec(self) -> Result<ImageSpec, SpecError> {
-        let spec = ImageSpec {
-            profile: self.profile.unwrap_or_default(),
-            region: self.region,
-            resize: self.resize()?,
-            crop: self.crop,
-            flip: self.flip.unwrap_or_default(),
-            filter: self.filter.unwrap_or_default(),
-            mode: self.mode.unwrap_or_default(),
-            alpha: self.alpha.unwrap_or_default(),
-            depth: self.depth.unwrap_or_default(),
-            layout: self.layout.unwrap_or_default(),
-            orientation: self.orientation.unwrap_or_default(),
-            truncated: self.truncated.unwrap_or_default(),
-        };
-        if spec.depth == Depth::Scale && spec.alpha != Alpha::Drop {
-            return Err(SpecError::Unsupported("depth=scale beside alpha".into()));
-        }
-        if spec.mode == Mode::Gray && spec.alpha == Alpha::Keep {
-            return Err(wrong("alpha", "keep", "drop or over:RRGGBB with mode=gray"));
-        }
-        // What no picture can give is refused without one.
-        let (width, height) = match (spec.resize, spec.region) {
-            (Resize::Tiles { .. }, _) if spec.crop.is_some() || spec.flip => {
-                return Err(wrong("tiles", "…", "no crop and no flip beside it"));
-            }
-            (Resize::Short { side, max: None }, _) => (side, side),
-            (Resize::Size(width, height), _) => (width, height),
-            (Resize::Keep, Some(region)) => (region.width as u32, region.height as u32),
-            _ => return Ok(spec),
-        };
-        match spec.crop {
-            Some(crop) if crop > width.min(height) => Err(SpecError::Crop { crop, width, height }),
-            _ => Ok(spec),
-        }
-    }
-
-    fn resize(&self) -> Result<Resize, SpecError> {
-        let sizes = [self.short.is_some(), self.size.is_some(), self.max_pixels.is_some(), self.tiles.is_some()];
-        let beside = self.max.is_some() && (self.size.is_some() || self.max_pixels.is_some());
-        if sizes.into_iter().filter(|given| *given).count() > 1 || beside {
-            return Err(SpecError::Twice("a size".into()));
-        }
-        if self.multiple.is_some() && self.max_pixels.is_none() {
-            return Err(wrong("multiple", "…", "max_pixels beside it"));
-        }
-        Ok(match (self.short, self.size, self.max_pixels, self.tiles, self.max) {
-            (Some(side), .., max) => Resize::Short { side, max },
-            (_, Some((width, height)), ..) => Resize::Size(width, height),
-            (_, _, Some(pixels), ..) => Resize::MaxPixels { pixels, multiple: self.multiple.unwrap_or(1) },
-            (.., Some(side), Some(max)) if max <= TILES_MAX => Resize::Tiles { side, max },
-            (.., Some(_), _) => return Err(wrong("tiles", "…", "max=N beside it, with 1 to 64 tiles")),
-            (.., Some(side)) => Resize::Max(side),
-            _ => Resize::Keep,
-        })
-    }
-}
-
-fn once<T>(slot: &mut Option<T>, what: &str, value: T) -> Result<(), SpecError> {
-    match slot.replace(value) {
-        None => Ok(()),
-        Some(_) => Err(SpecError::Twice(what.into())),
-    }
-}
-
-fn side(name: &'static str, value: &str) -> Result<u32, SpecError> {
-    let side = value.parse().ok().filter(|side| (1..=SIDE_MAX).contains(side));
-    side.ok_or_else(|| wrong(name, value, "a whole number of pixels, 1 to 65535"))
-}
-
-fn frames(value: &str) -> Result<Vec<u64>, SpecError> {
-    let number = |frame: &str| frame.parse().map_err(|_| wrong("frames", value, "indices from 0, as in frames=0,8,16"));
-    value.split(',').map(number).collect()
-}
-
-fn pixels(value: &str) -> Result<u32, SpecError> {
-    let pixels = value.parse().ok().filter(|&pixels: &u32| pixels > 0);
-    pixels.ok_or_else(|| wrong("max_pixels", value, "a whole number of pixels, 1 to 4294967295"))
-}
-
-fn size(value: &str) -> Result<(u32, u32), SpecError> {
-    let refuse = || wrong("size", value, "WIDTHxHEIGHT in pixels, each 1 to 65535");
-    let (width, height) = value.split_once('x').ok_or_else(refuse)?;
-    Ok((side("size", width).map_err(|_| refuse())?, side("size", height).map_err(|_| refuse())?))
-}
-
-fn region(value: &str) -> Result<Window, SpecError> {
-    let refuse = || wrong("box", value, "X,Y,WIDTH,HEIGHT in whole pixels, sides of 1 to 65535");
-    let numbers: Vec<u32> = value.split(',').map(|number| number.parse().map_err(|_| refuse())).collect::<Result<_, _>>()?;
-    match numbers[..] {
-        [x, y, width, height] if numbers.iter().all(|&n| n <= SIDE_MAX) && width > 0 && height > 0 => {
-            Ok(Window { x: x as usize, y: y as usize, width: width as usize, height: height as usize })
-        }
-        _ => Err(refuse()),
-    }
-}
-
-fn alpha(value: &str) -> Result<Alpha, SpecError> {
-    let refuse = || wrong("alpha", value, "drop, keep or over:RRGGBB");
-    match value {
-        "drop" => Ok(Alpha::Drop),
-        "keep" => Ok(Alpha::Keep),
-        _ => {
-            let digits = value.strip_prefix("over:").filter(|d| d.len() == 6 && d.bytes().all(|b| b.is_ascii_hexdigit()));
-            let colour = digits.and_then(|digits| u32::from_str_radix(digits, 16).ok()).ok_or_else(refuse)?;
-            let [_, r, g, b] = colour.to_be_bytes();
-            Ok(Alpha::Over([r, g, b]))
-        }
-    }
-}
-
-/// The value of that name.
-fn one_of<T: Copy>(name: &'static str, of: &[(&str, T)], want: &'static str, value: &str) -> Result<T, SpecError> {
-    of.iter().find(|(text, _)| *text == value).map(|(_, found)| *found).ok_or_else(|| wrong(name, value, want))
 }
 
 /// The name of that value; every value is in its table.
@@ -317,12 +203,13 @@ const FILTERS: &[(&str, Filter)] = &[
 const FILTER_NAMES: &str = "nearest, box, bilinear, hamming, bicubic or lanczos";
 const MODES: &[(&str, Mode)] = &[("rgb", Mode::Rgb), ("gray", Mode::Gray)];
 const DEPTHS: &[(&str, Depth)] = &[("pillow", Depth::Pillow), ("scale", Depth::Scale)];
-const LAYOUTS: &[(&str, Layout)] = &[("hwc", Layout::Hwc), ("chw", Layout::Chw)];
+const LAYOUTS: &[(&str, Layout)] = &[("hwc", Layout::Hwc), ("chw", Layout::Chw), ("planes", Layout::Planes)];
 const ORIENTATIONS: &[(&str, Orientation)] = &[("ignore", Orientation::Ignore), ("apply", Orientation::Apply)];
 const TRUNCATED: &[(&str, Truncated)] = &[("error", Truncated::Error), ("pad", Truncated::Pad)];
+const DAMAGED: &[(&str, Damaged)] = &[("error", Damaged::Error), ("keep", Damaged::Keep)];
 const PROFILES: &[(&str, Profile)] = &[("exact", Profile::Exact), ("fast", Profile::Fast)];
 
-fn wrong(name: &'static str, value: &str, want: &'static str) -> SpecError {
+pub(super) fn wrong(name: &'static str, value: &str, want: &'static str) -> SpecError {
     SpecError::Value { name, value: clip(value), want }
 }
 
@@ -363,9 +250,13 @@ mod tests {
             assert_eq!(image(text).to_string(), canonical);
             assert_eq!(image(canonical).to_string(), canonical);
         }
-        for (text, canonical) in
-            [("video?frames=8", "video?frames=8"), ("video?crop=9&frames=2,0&short=9", "video?frames=2,0&short=9&crop=9")]
-        {
+        for (text, canonical) in [
+            ("video?frames=8", "video?frames=8"),
+            ("video?crop=9&frames=2,0&short=9", "video?frames=2,0&short=9&crop=9"),
+            ("video?damaged=error&frames=1", "video?frames=1"),
+            ("video?profile=fast&damaged=keep&frames=1&truncated=pad", "video?frames=1&truncated=pad&damaged=keep&profile=fast"),
+            ("video?layout=planes&filter=box&frames=1&damaged=keep", "video?frames=1&layout=planes&damaged=keep"),
+        ] {
             assert_eq!(text.parse::<DecodeSpec>().expect("spec").to_string(), canonical);
             assert_eq!(canonical.parse::<DecodeSpec>().expect("spec").to_string(), canonical);
         }
@@ -374,6 +265,21 @@ mod tests {
         assert_eq!(keyed("video?frames=8&short=256"), "video?short=256#exact-1");
         assert_eq!(keyed("video?frames=9"), "video#exact-1");
         assert_eq!(keyed("image?profile=fast"), "image?profile=fast#fast-1");
+    }
+
+    /// Promise: what was cached by an earlier release is found by a later one.
+    #[test]
+    fn keys_are_frozen() {
+        for (text, keyed, hash) in [
+            ("image", "image#exact-1", 0x3ee57d95d9c0c6bdbd752294710e3d07),
+            ("image?short=256&crop=224", "image?short=256&crop=224#exact-1", 0x1b35975eb8fa299b2810b14f652f05a5),
+            ("video?frames=8&short=256", "video?short=256#exact-1", 0xf026f53db1dac08c0b0be885f9ad3112),
+            ("video?frames=0&layout=planes", "video?layout=planes#exact-1", 0xe2023959298c8db6218dcc8038233dc7),
+            ("video?frames=0&damaged=keep", "video?damaged=keep#exact-1", 0x8ed71d615f3fd449933e36a8ce694f66),
+        ] {
+            let spec: DecodeSpec = text.parse().expect("spec");
+            assert_eq!((&*spec.keyed_text(), spec.hash()), (keyed, hash));
+        }
     }
 
     /// Promise: a wrong spec is refused by name, before any work.
@@ -408,8 +314,20 @@ mod tests {
         ] {
             assert!(text.parse::<ImageSpec>().is_err(), "{text}");
         }
-        for text in ["video", "video?frames=", "video?frames=1,", "video?frames=-1", "video?frames=0&frames=1", "image?frames=0"]
-        {
+        for text in [
+            "video",
+            "video?frames=",
+            "video?frames=1,",
+            "video?frames=-1",
+            "video?frames=0&frames=1",
+            "image?frames=0",
+            "video?frames=0&damaged=drop",
+            "video?frames=0&layout=planes&short=9",
+            "video?frames=0&layout=planes&orientation=apply",
+            "video?frames=0&layout=planes&mode=gray",
+            "image?layout=planes",
+            "image?damaged=keep",
+        ] {
             assert!(text.parse::<DecodeSpec>().is_err(), "{text}");
         }
         for text in ["video?fps=2&from=0&to=1", "image?depth=keep", "image?depth=scale&alpha=keep", "image?dtype=f16"] {

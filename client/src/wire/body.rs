@@ -79,16 +79,16 @@ pub struct ListBody {
     pub limit: u32,
 }
 
-/// Body of [`super::Verb::Index`]: entries `[start, start + count)` of an index.
+/// Body of [`super::Verb::Index`]: a part of an index, or the answer to a question about it.
 #[derive(Clone, Debug, PartialEq, Eq, Archive, Serialize, Deserialize)]
 pub struct IndexBody {
     /// The indexed object's address.
     pub uri: String,
-    /// What kind of index: `tar`, `mds`, `video`, `dataset`.
+    /// Which index, or what is asked of it: an [`super::IndexKind`] as text.
     pub kind: String,
-    /// First entry.
+    /// First byte of the part; 0 where it is a question.
     pub start: u64,
-    /// Number of entries.
+    /// Bytes of the part, at most; 0 where it is a question.
     pub count: u64,
 }
 

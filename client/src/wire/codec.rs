@@ -151,7 +151,7 @@ impl Message for ItemHead {
     }
 }
 
-fn bound(holds: bool, field: &'static str) -> Result<(), CodecError> {
+pub(super) fn bound(holds: bool, field: &'static str) -> Result<(), CodecError> {
     holds.then_some(()).ok_or(CodecError::Field(field))
 }
 

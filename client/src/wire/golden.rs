@@ -65,7 +65,40 @@ fn lines() -> Vec<(String, Vec<u8>)> {
         line(&ListPayload { rows: vec![ListRow { key: "a/b.jpg".into(), size: 1, version: "\"v\"".into() }], more: true }),
         line(&StatPayload { format: "jpeg".into(), width: 500, height: 375, orientation: 6, decode_bytes: 562_500 }),
         line(&ExplainPayload { lines: vec![("owner".into(), "node-0".into())] }),
+        line(&video()),
+        line(&IndexPayload { total: 9, hash: 5, trust: 2, bytes: b"index".to_vec() }),
+        line(&SelectedPayload {
+            frames: vec![FrameRow { frame: 3, pts_seconds: 0.125, duration_seconds: 0.04, starts: true }],
+            total: 7,
+        }),
     ]
+}
+
+fn video() -> VideoFacts {
+    VideoFacts {
+        codec: "h264".into(),
+        pix_fmt: "yuv420p".into(),
+        width: 1920,
+        height: 1080,
+        rotation: -90,
+        frames: 300,
+        header_frames: Some(301),
+        average_fps: (30_000, 1001),
+        time_base: (1, 90_000),
+        begin_seconds: 0.5,
+        end_seconds: 10.51,
+        duration_seconds: 10.01,
+        size: 1 << 33,
+        keyframes: 4,
+        matrix: 1,
+        range: 0,
+        primaries: 9,
+        transfer: 16,
+        trust: 2,
+        damaged: true,
+        pts_synthesized: true,
+        ext: vec![(1, b"one".to_vec())],
+    }
 }
 
 fn line<T>(message: &T) -> (String, Vec<u8>)
