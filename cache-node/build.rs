@@ -1,4 +1,5 @@
-//! Compiles the one C file: JPEG through the libjpeg API of the libjpeg-turbo that `turbojpeg-sys` builds and links.
+//! Compiles the one C file: JPEG through the libjpeg API of the libjpeg-turbo that `turbojpeg-sys` builds and links. And keeps what is
+//! linked into this crate's programs to themselves.
 
 use std::env;
 
@@ -13,4 +14,7 @@ fn main() {
         .opt_level(2)
         .warnings(true)
         .compile("framecache_jpeg");
+    // FFmpeg is the system's and brings a dav1d of its own; libavif brings another, linked in. A program that shows the latter's
+    // functions would have the former's callers run into them.
+    println!("cargo:rustc-link-arg=-Wl,--exclude-libs,ALL");
 }

@@ -56,6 +56,13 @@ missing() {
     esac
     meson --version >/dev/null 2>&1 || lacks meson "dav1d (AVIF) is built with it"
     ninja --version >/dev/null 2>&1 || lacks ninja-build "and with this"
+    # FFmpeg is the system's, and what calls it is made from its headers as they are here.
+    pkg-config --version >/dev/null 2>&1 || lacks pkg-config "FFmpeg's libraries are found by it"
+    for library in libavformat libavcodec libavutil; do
+        pkg-config --exists "$library" 2>/dev/null || lacks "$library-dev" "video: containers and codecs"
+    done
+    [ -n "${LIBCLANG_PATH-}" ] || ls /usr/lib/llvm-*/lib/libclang.so >/dev/null 2>&1 ||
+        lacks libclang-dev "reads FFmpeg's headers when it is built against them"
     python3 -c 'import venv, ensurepip' 2>/dev/null || lacks python3-venv "Python packages go into .venv, never beside the system's"
 }
 

@@ -101,13 +101,18 @@ pub enum EntryKey {
         /// How it was made.
         spec: DecodeSpec,
     },
+    /// The index of a video's frames.
+    Index {
+        /// The video.
+        object: ObjectId,
+    },
 }
 
 impl EntryKey {
     /// The object, video or member whose bytes these are.
     pub fn id(&self) -> &ObjectId {
         match self {
-            EntryKey::Page { object, .. } => object,
+            EntryKey::Page { object, .. } | EntryKey::Index { object } => object,
             EntryKey::Frame { id, .. } => id,
         }
     }
@@ -115,7 +120,7 @@ impl EntryKey {
     /// The class, which has its own RAM budget.
     pub fn class(&self) -> Class {
         match self {
-            EntryKey::Page { .. } => Class::Raw,
+            EntryKey::Page { .. } | EntryKey::Index { .. } => Class::Raw,
             EntryKey::Frame { .. } => Class::Decoded,
         }
     }
@@ -143,7 +148,7 @@ pub struct Entry {
 /// The bytes of an entry; cloning shares them.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Body {
-    /// A raw page; short at the end of an object.
+    /// A raw page, short at the end of an object; or an index.
     Raw(Bytes),
     /// A decoded frame.
     Frame(Tensor),

@@ -10,6 +10,7 @@
 //! - `quarantine`: which units may not be tried again, and until when. Policy.
 //! - `worker`: the pool of processes, their protocol, memory and sandbox.
 //! - `formats`: the codecs, behind one face; these and what follows run inside a worker.
+//! - `video`: indexes and exact frames of videos, by FFmpeg's libraries.
 //! - `image`: the renditions that are made of a decoded frame.
 //! - `cut`: those that can be made of one that is held already.
 //!
@@ -24,6 +25,7 @@ mod probe;
 mod quarantine;
 mod rendition;
 mod slots;
+pub mod video;
 mod worker;
 
 use std::sync::Arc;
@@ -36,7 +38,8 @@ use tokio::time::Instant;
 
 pub use cut::{Cut, whole_of};
 pub use in_process::InProcess;
-pub use probe::{Format, HEADER_BYTES_MAX, Probe, probe};
+pub use probe::{Format, HEADER_BYTES_MAX, Probe, is_video, probe};
+pub use video::{Clip, FrameShape, Trust, VideoIndex};
 pub use worker::pool::{DecodeStats, WorkerPool};
 pub use worker::process::StartError;
 pub use worker::settings::PoolSettings;
@@ -54,8 +57,24 @@ pub trait Decoder: Send + Sync + 'static {
     /// Cancel safe: a dropped call lets a decode that has begun run to its own limit and throws its result away.
     async fn decode(&self, job: DecodeJob, deadline: Instant) -> Result<Vec<Result<Tensor, DecodeError>>, DecodeError>;
 
+    /// Decodes one unit of a video once and makes every asked rendition of its frames, in the order of `job.frames`. Errors as those of
+    /// [`Decoder::decode`]; [`DecodeError::IndexDiffers`] of a frame means that the index is to be made anew.
+    async fn clip(&self, _job: ClipJob, _deadline: Instant) -> Result<Vec<Result<Tensor, DecodeError>>, DecodeError> {
+        Err(no_videos())
+    }
+
+    /// Makes a video's index: the bytes of a [`VideoIndex`].
+    async fn index(&self, _job: IndexJob, _deadline: Instant) -> Result<Bytes, DecodeError> {
+        Err(no_videos())
+    }
+
     /// Units inside, and how many are decoded side by side.
     fn load(&self) -> (usize, usize);
+}
+
+/// The answer of a decoder that only knows pictures.
+fn no_videos() -> DecodeError {
+    DecodeError::unsupported(Format::Video, "videos are decoded by workers alone")
 }
 
 /// One decode unit and what to make of it.
@@ -71,6 +90,64 @@ pub struct DecodeJob {
     pub source: Arc<dyn Source>,
     /// The renditions, each of one frame; at most [`SPECS_MAX`].
     pub specs: Vec<DecodeSpec>,
+}
+
+/// Frames of one decode unit of a video.
+#[derive(Clone, Debug)]
+pub struct ClipJob {
+    /// The video.
+    pub id: ObjectId,
+    /// Its version.
+    pub version: Version,
+    /// The unit, by its first packet.
+    pub unit: u64,
+    /// Everything that decoding needs, from [`VideoIndex::package`].
+    pub package: Bytes,
+    /// What is made; at most [`SPECS_MAX`].
+    pub frames: Vec<ClipFrame>,
+    /// Whether damaged frames are wanted too.
+    pub damaged_keep: bool,
+    /// Bytes that the decoder keeps for itself: reference frames.
+    pub decoder_bytes: u64,
+    /// Pixels of all frames that are decoded on the way.
+    pub decoded_pixels: u64,
+}
+
+/// What a decode is, for whoever decides where it is done.
+#[derive(Clone, Copy, Debug)]
+pub struct Work {
+    /// Bytes of all that is made, or more.
+    pub output_bytes: u64,
+    /// Pixels to be decoded, in millions.
+    pub megapixels: f64,
+}
+
+/// One frame of a clip and what is made of it.
+#[derive(Clone, Debug)]
+pub struct ClipFrame {
+    /// Its number in the package.
+    pub number: u32,
+    /// What it looks like.
+    pub shape: FrameShape,
+    /// Its presentation time, in seconds.
+    pub pts_seconds: f64,
+    /// What is made of it.
+    pub spec: DecodeSpec,
+}
+
+/// A video whose index is to be made.
+#[derive(Clone)]
+pub struct IndexJob {
+    /// The video.
+    pub id: ObjectId,
+    /// Its version: `source` answers for this one only.
+    pub version: Version,
+    /// Bytes of the object.
+    pub size: u64,
+    /// Where its bytes are read from.
+    pub source: Arc<dyn Source>,
+    /// What trust is wanted at least.
+    pub trust: Trust,
 }
 
 /// The compressed bytes of one object version.
@@ -134,6 +211,9 @@ pub enum DecodeError {
         /// Frames or pages.
         count: u32,
     },
+    /// The video's frames are not where its index says: make it anew, with more trust, and ask again.
+    #[error("the video differs from its index")]
+    IndexDiffers,
     /// The declared size, or the size asked for, passes the node's limit. Final: ask nobody else.
     #[error("too large: {width}x{height} pixels, limit is {limit} pixels")]
     TooLarge {
@@ -189,7 +269,12 @@ impl DecodeError {
             | Self::NoFrame { .. }
             | Self::TooLarge { .. }
             | Self::Quarantined { .. } => true,
-            Self::NeedMore { .. } | Self::Busy { .. } | Self::Deadline | Self::WorkerLost(_) | Self::Source(_) => false,
+            Self::NeedMore { .. }
+            | Self::IndexDiffers
+            | Self::Busy { .. }
+            | Self::Deadline
+            | Self::WorkerLost(_)
+            | Self::Source(_) => false,
         }
     }
 

@@ -134,6 +134,8 @@ fn fills(registry: &Registry, reader: Arc<Reader>) {
     one("framecache_forwards_total", |s| s.forwards);
     one("framecache_forwards_lost_total", |s| s.lost_servers);
     one("framecache_units_elsewhere_total", |s| s.decoded_there);
+    one("framecache_video_indexes_total", |s| s.indexes);
+    one("framecache_video_indexes_differed_total", |s| s.indexes_differed);
 }
 
 /// What the cluster room counts; registered once there is one.

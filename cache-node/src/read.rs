@@ -6,6 +6,7 @@
 //! - `fills`: how what is missing is brought;
 //! - `frames`: decoded pictures, one flight a decode unit;
 //! - `units`: what a unit's flight does;
+//! - `video`: the same of videos, by their index;
 //! - `others`: what other nodes hold, serve and decode;
 //! - `flight`: one fill for all who wait for it;
 //! - `error`: why a read failed.
@@ -24,6 +25,7 @@ mod frames;
 mod others;
 mod raw;
 mod units;
+mod video;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -48,6 +50,7 @@ use flight::{Flights, Grounded};
 pub use frames::Specs;
 use frames::{Unit, UnitResult};
 pub use raw::Opened;
+use video::{Survey, SurveyResult, Videos};
 
 /// Longest life of a fill, whoever waits for it: an origin's retries and a decoder's limit fit, and a hung one ends.
 const FLIGHT_MAX: Duration = Duration::from_secs(60);
@@ -75,6 +78,8 @@ pub struct Reader {
     tasks: TaskTracker,
     fills: Flights<Fill, FillResult>,
     units: Flights<Unit, UnitResult>,
+    surveys: Flights<Survey, SurveyResult>,
+    videos: Videos,
     /// A turn for each core: cutting is all work and no waiting.
     cuts: Arc<Semaphore>,
     counts: ReadCounts,
@@ -116,6 +121,8 @@ pub struct ReadCounts {
     forwards: AtomicU64,
     lost_servers: AtomicU64,
     decoded_there: AtomicU64,
+    indexes: AtomicU64,
+    indexes_differed: AtomicU64,
 }
 
 /// [`ReadCounts`] at one moment.
@@ -139,6 +146,10 @@ pub struct ReadStats {
     pub lost_servers: u64,
     /// Decode units that another node decoded.
     pub decoded_there: u64,
+    /// Indexes of videos that were made.
+    pub indexes: u64,
+    /// Indexes that a decode found wrong.
+    pub indexes_differed: u64,
 }
 
 /// How a node comes by what it does not hold.
@@ -213,7 +224,7 @@ impl Reader {
     /// A reader over `parts`.
     pub fn new(parts: ReaderParts) -> Arc<Self> {
         let ReaderParts { origin, store, decoder, peers, decodes, budget, freshness, limits, tasks } = parts;
-        let (fills, units) = (Flights::new(tasks.clone()), Flights::new(tasks.clone()));
+        let (fills, units, surveys) = (Flights::new(tasks.clone()), Flights::new(tasks.clone()), Flights::new(tasks.clone()));
         let cuts = Arc::new(Semaphore::new(std::thread::available_parallelism().map_or(1, Into::into)));
         let (heads, outdated) = (Heads::default(), Heads::within(OUTDATED_BYTES));
         let (clock, counts) = (Clock::start(), ReadCounts::default());
@@ -231,6 +242,8 @@ impl Reader {
             tasks,
             fills,
             units,
+            surveys,
+            videos: Videos::default(),
             cuts,
             counts,
             decodes,
@@ -242,7 +255,8 @@ impl Reader {
     pub fn stats(&self) -> ReadStats {
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let joined = self.fills.joined() + self.units.joined();
-        let ReadCounts { fills, units, changed, peeks, peeked, forwards, lost_servers, decoded_there } = &self.counts;
+        let ReadCounts { fills, units, changed, peeks, peeked, forwards, lost_servers, decoded_there, indexes, indexes_differed } =
+            &self.counts;
         ReadStats {
             fills: of(fills),
             units: of(units),
@@ -253,6 +267,8 @@ impl Reader {
             forwards: of(forwards),
             lost_servers: of(lost_servers),
             decoded_there: of(decoded_there),
+            indexes: of(indexes),
+            indexes_differed: of(indexes_differed),
         }
     }
 

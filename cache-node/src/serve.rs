@@ -7,6 +7,7 @@ pub mod admin;
 mod answer;
 mod explain;
 mod inbox;
+mod index;
 mod metrics;
 mod peers;
 pub mod quic;

@@ -50,7 +50,7 @@ async fn keys_are_told_apart(store: &dyn Store) {
     let keys = [page_key("k", 0), page_key("k", 1), page_key("k/0", 0), frame_key("k", 0), frame_key("k", 3), other];
     for (n, key) in keys.iter().enumerate() {
         let entry = match key {
-            EntryKey::Page { .. } => page_entry(n as u64, 3000 + n),
+            EntryKey::Page { .. } | EntryKey::Index { .. } => page_entry(n as u64, 3000 + n),
             EntryKey::Frame { .. } => frame_entry(n as u64, 20),
         };
         store.insert(key.clone(), entry, InsertHint::Normal);

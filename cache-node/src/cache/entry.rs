@@ -51,12 +51,23 @@ pub fn name(key: &EntryKey, chunk: u16) -> u128 {
     text.put_u16_le(chunk);
     match key {
         EntryKey::Page { page, .. } => text.put_u64_le(page.index()),
-        EntryKey::Frame { frame, spec, .. } => {
-            text.put_u64_le(*frame);
-            text.extend_from_slice(spec.keyed_text().as_bytes());
+        EntryKey::Frame { .. } | EntryKey::Index { .. } => {
+            let (index, spec) = place(key);
+            text.put_u64_le(index);
+            text.extend_from_slice(spec.as_bytes());
         }
     }
     xxh3_128(&text)
+}
+
+/// What binds an entry to its key beside the object: page or frame, and how it was made.
+fn place(key: &EntryKey) -> (u64, String) {
+    match key {
+        EntryKey::Page { page, .. } => (page.index(), String::new()),
+        EntryKey::Frame { frame, spec, .. } => (*frame, spec.keyed_text()),
+        // No spec begins so.
+        EntryKey::Index { .. } => (0, "#index".into()),
+    }
 }
 
 /// Why bytes from disk are not the entry that was asked for.
@@ -113,10 +124,7 @@ pub fn pack(key: &EntryKey, entry: &Entry, chunk_bytes: usize) -> Option<Vec<Pac
 }
 
 fn header(key: &EntryKey, entry: &Entry, (at, count): (usize, usize), whole: u64, payload: &Bytes) -> Option<Bytes> {
-    let (index, spec) = match key {
-        EntryKey::Page { page, .. } => (page.index(), String::new()),
-        EntryKey::Frame { frame, spec, .. } => (*frame, spec.keyed_text()),
-    };
+    let (index, spec) = place(key);
     let id = key.id();
     let texts = [id.bucket(), id.key(), id.member().unwrap_or(""), entry.head.version.as_str(), spec.as_str()];
     let len = FIXED + texts.iter().map(|text| text.len()).sum::<usize>();
@@ -183,20 +191,13 @@ pub fn unpack(packed: &Packed, key: &EntryKey, chunk: u16) -> Result<Chunk, Refu
 /// Compares what a sound header says with what was asked for.
 fn believe(fixed: &[u8], texts: [&str; 5], key: &EntryKey, chunk: u16, payload: Bytes) -> Result<Chunk, Refusal> {
     let id = key.id();
-    let index = match key {
-        EntryKey::Page { page, .. } => page.index(),
-        EntryKey::Frame { frame, .. } => *frame,
-    };
+    let (index, asked) = place(key);
     let [bucket, object, member, version, spec] = texts;
-    let spec_same = match key {
-        EntryKey::Page { .. } => spec.is_empty(),
-        EntryKey::Frame { spec: asked, .. } => spec == asked.keyed_text(),
-    };
     let same = fixed[16] == key.class() as u8
         && (bucket, object, member) == (id.bucket(), id.key(), id.member().unwrap_or(""))
         && u64_at(fixed, 64) == index
         && u16_at(fixed, 20) == chunk
-        && spec_same;
+        && spec == asked;
     if !same {
         return Err(Refusal::Corrupt("entry is another's"));
     }

@@ -108,4 +108,16 @@ impl Peers for Linked {
     ) -> Result<Vec<Result<Lent, Error>>, Error> {
         self.links.decode(node, id, version, specs, most, caller, deadline).await
     }
+
+    async fn index(
+        &self,
+        node: &NodeRow,
+        id: &ObjectId,
+        version: &Version,
+        proved: bool,
+        caller: &str,
+        deadline: Instant,
+    ) -> Result<bytes::Bytes, Error> {
+        self.links.index(node, id, version, proved, caller, deadline).await
+    }
 }

@@ -77,6 +77,20 @@ pub trait Peers: Send + Sync + 'static {
         caller: &str,
         deadline: Instant,
     ) -> Result<Vec<Result<Lent, Error>>, Error>;
+
+    /// The index of a video's version, `proved` or of any trust, from the node that serves the video.
+    /// Nodes that run in memory have no videos.
+    async fn index(
+        &self,
+        _node: &NodeRow,
+        _id: &ObjectId,
+        _version: &Version,
+        _proved: bool,
+        _caller: &str,
+        _deadline: Instant,
+    ) -> Result<bytes::Bytes, Error> {
+        Err(nobody())
+    }
 }
 
 /// A node that has no others.

@@ -10,12 +10,12 @@ use super::rendition::Rendition;
 /// The spec of the whole picture that `spec`, which takes a box of it, can be cut from with no other pixels than a decode gives;
 /// `None` where there is no box, or no such picture: what is decoded at a smaller scale, or resized with its alpha.
 pub fn whole_of(spec: &DecodeSpec) -> Option<DecodeSpec> {
-    let &ImageSpec { profile, mode, alpha, depth, orientation, truncated, .. } = spec.image();
+    let &ImageSpec { profile, mode, alpha, depth, orientation, truncated, damaged, .. } = spec.image();
     spec.image().region?;
     if profile != Profile::Exact || alpha == Alpha::Keep {
         return None;
     }
-    let whole = ImageSpec { profile, mode, alpha, depth, orientation, truncated, ..ImageSpec::default() };
+    let whole = ImageSpec { profile, mode, alpha, depth, orientation, truncated, damaged, ..ImageSpec::default() };
     Some(match spec {
         DecodeSpec::Video(video) => VideoSpec { frames: video.frames.clone(), image: whole }.into(),
         _ => whole.into(),
@@ -57,5 +57,37 @@ impl Cut {
         self.rendition.draw(&Samples { pixels: &self.whole.data, width, height, kind }, &mut out);
         let head = TensorHead { shape: self.rendition.shape(), layout: self.rendition.spec.layout, ..self.whole.head };
         Tensor { head, data: out.into() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::decode::{DecodeError, probe};
+
+    /// Promise: what a box is cut from was decoded as the box would have been.
+    #[test]
+    fn the_whole_is_decoded_alike() {
+        let whole = |text: &str| whole_of(&text.parse().expect("spec")).map(|whole| whole.to_string());
+        for (part, of) in [
+            ("image?box=1,1,2,2&size=9x9&truncated=pad", Some("image?truncated=pad")),
+            ("video?frames=3&box=1,1,2,2&damaged=keep", Some("video?frames=3&damaged=keep")),
+            ("image?box=1,1,2,2&profile=fast", None),
+            ("image?size=9x9", None),
+        ] {
+            assert_eq!(whole(part).as_deref(), of, "{part}");
+        }
+    }
+
+    /// Promise: pictures have no planes to give, and say so before anything is drawn.
+    #[test]
+    fn planes_of_a_picture_are_refused() {
+        let bitmap =
+            [&b"BM"[..], &[0; 8], &54u32.to_le_bytes(), &40u32.to_le_bytes(), &[1, 0, 0, 0, 1, 0, 0, 0, 1, 0, 24, 0], &[0; 28]];
+        let bytes = bitmap.concat();
+        let probe = probe(&bytes, bytes.len() as u64, &Limits::default()).expect("a bitmap");
+        let of = |text: &str| Rendition::of(&text.parse().expect("spec"), &probe, &Limits::default()).map(|made| made.bytes());
+        assert!(matches!(of("video?frames=0&layout=chw"), Ok(3)));
+        assert!(matches!(of("video?frames=0&layout=planes"), Err(DecodeError::Unsupported { .. })));
     }
 }

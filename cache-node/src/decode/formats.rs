@@ -125,7 +125,7 @@ pub(super) fn decode(
         Format::Bmp => bmp::decode(bytes, &order, room, sink),
         Format::Tiff => tiff::decode(bytes, &order, room, sink),
         Format::Avif => avif::decode(bytes, &order, room, sink),
-        Format::Jpeg | Format::Heic | Format::Unknown => unsupported(format!("{} is not decoded", probe.format)),
+        Format::Jpeg | Format::Heic | Format::Video | Format::Unknown => unsupported(format!("{} is not decoded", probe.format)),
     }
 }
 

@@ -45,6 +45,8 @@ pub enum Format {
     Avif,
     /// HEVC image file.
     Heic,
+    /// A video, in whatever container: not looked at by this module, but by its index.
+    Video,
     /// None of these.
     Unknown,
 }
@@ -60,6 +62,7 @@ impl fmt::Display for Format {
             Self::Tiff => "tiff",
             Self::Avif => "avif",
             Self::Heic => "heic",
+            Self::Video => "video",
             Self::Unknown => "unknown",
         })
     }
@@ -125,6 +128,12 @@ pub fn probe(first: &[u8], size: u64, limits: &Limits) -> Result<Probe, DecodeEr
             }
         }
     }
+}
+
+/// Whether these first bytes may begin a video of a container that is read: then its index says more. Some have no mark at their very
+/// start, so that what is no video may be taken for one, and is refused by the index.
+pub fn is_video(first: &[u8]) -> bool {
+    sniff::is_video(first)
 }
 
 impl Format {

@@ -28,6 +28,9 @@ impl Rendition {
     pub(super) fn of(spec: &DecodeSpec, probe: &Probe, limits: &Limits) -> Result<Self, DecodeError> {
         let unsupported = |reason: String| DecodeError::Unsupported { format: probe.format, reason };
         let image = spec.image();
+        if image.layout == Layout::Planes {
+            return Err(unsupported("layout=planes of a picture".into()));
+        }
         let frame = spec.frame().ok_or_else(|| unsupported("several frames by one spec".into()))?;
         let frame = u32::try_from(frame).unwrap_or(u32::MAX);
         let geometry = image.turned_geometry(probe.width, probe.height, probe.orientation);

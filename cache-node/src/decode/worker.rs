@@ -1,19 +1,25 @@
 //! The decoder process: one job at a time, until told to close. Runs sandboxed, and is expected to die now and then.
 //!
 //! Parts: `protocol` (messages), `memory` (the shared file, seen from both sides), `sandbox`, and the child's story, here and in
-//! `bench`; on the node's side `process` (one child), `order` (one job as a child sees it), `units` (one at a time) and `pool`.
+//! `bench`; on the node's side `process` (one child), `errand` (what it is sent for: an `order` of pictures, a `parcel` of a clip, a
+//! `survey` of a video), `units` (one at a time) and `pool`.
 //!
 //! The child trusts its parent, never the picture; the parent trusts neither.
 
 mod bench;
+mod errand;
+#[cfg(test)]
+mod locked;
 mod memory;
 mod order;
+mod parcel;
 mod planted;
 pub(super) mod pool;
 pub(super) mod process;
 mod protocol;
 mod sandbox;
 pub(super) mod settings;
+mod survey;
 mod units;
 
 use std::os::fd::AsRawFd;
@@ -83,6 +89,7 @@ impl Ended {
 fn serve(test_codecs: bool) -> Result<(), Ended> {
     let parent = Parent;
     sandbox::before_the_lock().map_err(|_| Ended::Lost)?;
+    super::video::warm_up();
     // The one job-independent allocation of note is made before the limits are.
     let mut bench = Bench::new(test_codecs);
     let mut buffer = vec![0; MESSAGE_BYTES_MAX];

@@ -111,7 +111,7 @@ impl From<DecodeError> for ReadError {
                 Some(own) => own.clone(),
                 None => ReadError::Unavailable(text),
             },
-            DecodeError::WorkerLost(_) => ReadError::Unavailable(text),
+            DecodeError::IndexDiffers | DecodeError::WorkerLost(_) => ReadError::Unavailable(text),
         }
     }
 }

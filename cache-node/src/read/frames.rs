@@ -89,7 +89,7 @@ impl Reader {
                 Some(entry) => Some(entry),
                 None => self.held_frame(id, &key, version.as_ref(), deadline).await?,
             };
-            let entry = match found {
+            let entry = match found.filter(|entry| self.fits_index(id, spec, entry)) {
                 Some(entry) => entry,
                 None => {
                     // The reply's memory is kept while a decoder works, as `raw` keeps it while a page is filled: decoders
@@ -271,9 +271,10 @@ impl Reader {
         let deadline = terms.deadline;
         // Another flight may have landed between the look-up and this one's start.
         let held = |spec: &DecodeSpec| self.store.get_ram(&frames::key(&id, spec), Some(&version));
+        let held = |spec: &DecodeSpec| held(spec).filter(|entry| self.fits_index(&id, spec, entry));
         let mut held: Vec<Option<Entry>> = specs.iter().map(held).collect();
         for (spec, held) in specs.iter().zip(&mut held).filter(|(spec, held)| held.is_none() && !is_one_off(spec)) {
-            *held = self.held_elsewhere(&id, spec, &version, &terms).await;
+            *held = self.held_elsewhere(&id, spec, &version, &terms).await.filter(|entry| self.fits_index(&id, spec, entry));
         }
         let lacking: Vec<DecodeSpec> =
             specs.iter().zip(&held).filter(|(_, held)| held.is_none()).map(|(spec, _)| spec.clone()).collect();

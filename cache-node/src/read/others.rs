@@ -11,6 +11,7 @@ use super::frames::fixed_bytes;
 use super::{ReadError, Reader, Terms, Way};
 use crate::cache::{Body, Entry, Freshness, Head, frames, pages};
 use crate::cluster::Piece;
+use crate::decode::Trust;
 
 /// Longest wait for one node's word on whether it holds something: a disk read and a round trip on a loaded network. Past it the
 /// origin is as quick.
@@ -83,8 +84,22 @@ impl Reader {
         }
     }
 
+    /// A video's index, from the node that serves its object: it is made once for all.
+    pub(super) async fn index_from_server(
+        &self,
+        object: &ObjectId,
+        version: &Version,
+        trust: Trust,
+        terms: &Terms,
+    ) -> There<bytes::Bytes> {
+        let Some(server) = self.server(RouteKey::object(object), terms) else { return There::Nobody };
+        let proved = trust > Trust::Predicted;
+        let index = self.peers.index(&server, object, version, proved, &terms.caller, terms.deadline).await;
+        self.served(object, Some(version), index, terms)
+    }
+
     /// What an answer of the key's server means here.
-    fn served(&self, id: &ObjectId, pin: Option<&Version>, lent: Result<Lent, Error>, terms: &Terms) -> There<Lent> {
+    fn served<T>(&self, id: &ObjectId, pin: Option<&Version>, lent: Result<T, Error>, terms: &Terms) -> There<T> {
         match lent {
             Ok(lent) => {
                 self.counts.forwards.fetch_add(1, Relaxed);

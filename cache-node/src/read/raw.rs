@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use framecache::object::PAGE_BYTES;
+use bytes::{Bytes, BytesMut};
+use framecache::object::{PAGE_BYTES, SPAN_BYTES};
 use framecache::{ByteRange, ObjectId, Page, Version};
 use tokio::time::{Instant, timeout_at};
 
@@ -290,6 +291,34 @@ impl Reader {
             }
             _ => self.pinned_page(object, page, head.version.clone(), Purpose::Reply(place), terms).await,
         }
+    }
+
+    /// Bytes of a range of which nothing is held: fetched, and not kept. Page by page where other nodes may have them, else in one piece.
+    pub(super) async fn fetched(
+        self: &Arc<Self>,
+        id: &ObjectId,
+        version: &Version,
+        range: ByteRange,
+        terms: &Terms,
+    ) -> Result<Bytes, ReadError> {
+        let object = id.object();
+        let mut whole = BytesMut::with_capacity(range.len() as usize);
+        let mut at = range.start();
+        while at < range.end() {
+            let page = Page::new(at / PAGE_BYTES);
+            let first = self.source(&object, page, terms);
+            let alone = first == First::Here && self.peers.holders(Self::raw_key(&object, at)).is_empty();
+            let most = if alone { (at / SPAN_BYTES + 1) * SPAN_BYTES } else { page.range().end() };
+            let part = ByteRange::new(at, most.min(range.end())).ok_or(ReadError::Deadline)?;
+            let fill = Fill { what: What::Exact(object.clone(), part, version.clone()), first };
+            let entry = self.filled(fill, Purpose::Decode, |_| true, terms).await?;
+            match &entry.body {
+                Body::Raw(bytes) if bytes.len() as u64 == part.len() => whole.extend_from_slice(bytes),
+                _ => return Err(ReadError::Unavailable("a fill ended short".into())),
+            }
+            at = part.end();
+        }
+        Ok(whole.freeze())
     }
 
     /// The whole page, of `version`, for a decoder: without a reply's budget, since a flight of its own holds one.

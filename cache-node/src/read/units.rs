@@ -14,11 +14,12 @@ use tokio::time::Instant;
 use tracing::Instrument;
 
 use super::frames::{is_one_off, lost};
+use super::video::Keeping;
 use super::{ReadError, Reader, Terms};
 use crate::budget::{Level, Reservation};
 use crate::cache::{DiskPresence, Entry, Head, InsertHint, frames, pages};
 use crate::cluster::{Load, Place, places};
-use crate::decode::{Cut, DecodeError, DecodeJob, Probe, Source, SourceError, probe, whole_of};
+use crate::decode::{Cut, DecodeError, DecodeJob, Probe, Source, SourceError, Trust, Work, probe, whole_of};
 
 /// When decoding swells a picture by more than this, its compressed bytes are what goes to disk. A disk read is 3 GB/s and a core
 /// decodes 0.7 GB/s of pixels, so up to here the pixels are the cheaper ones to keep.
@@ -79,6 +80,9 @@ impl Reader {
         if specs.is_empty() {
             return Ok(Vec::new());
         }
+        if self.is_video(id, head, terms).await? {
+            return self.draw_frames(id, head, specs, terms).await;
+        }
         let (tensors, _reservation) = self.decode_soonest(id, head, specs, terms).await?;
         let mut keep = Keep::No;
         let each = |(spec, tensor): (&DecodeSpec, Result<Tensor, ReadError>)| {
@@ -99,6 +103,40 @@ impl Reader {
         Ok(entries)
     }
 
+    /// The same of a video's frames.
+    async fn draw_frames(
+        self: &Arc<Self>,
+        id: &ObjectId,
+        head: &Head,
+        specs: &[DecodeSpec],
+        terms: &Terms,
+    ) -> Result<Vec<Result<Entry, ReadError>>, ReadError> {
+        let index = self.video_index(id, head, Trust::Predicted, terms).await?;
+        let work = index.work(specs);
+        if specs.len() > 1 && work.output_bytes > TOGETHER_BYTES_MAX {
+            return Err(ReadError::TooLarge("too much for one decode".into()));
+        }
+        let there = self.decode_elsewhere(id, head, specs, work, terms).await;
+        let (tensors, _reservations) = match there {
+            Some(made) => made.map(|(tensors, reservation)| (tensors, vec![reservation]))?,
+            None => {
+                let under_way = self.paces.begin(HERE, work.megapixels);
+                let made = self.decode_frames(id, head, specs, Keeping::Here, terms).await?;
+                under_way.done();
+                made
+            }
+        };
+        let each = |(spec, tensor): (&DecodeSpec, Result<Tensor, ReadError>)| {
+            let entry = frames::entry(head.clone(), tensor?).ok_or_else(lost)?;
+            if !is_one_off(spec) {
+                // What a frame costs is its unit: pixels are kept before the bytes that they came from.
+                self.store.insert(frames::key(id, spec), entry.clone(), InsertHint::Normal);
+            }
+            Ok(entry)
+        };
+        Ok(specs.iter().zip(tensors).map(each).collect())
+    }
+
     /// Decodes once, where it is done soonest: busy or gone, the next place is tried, and this node in the end.
     async fn decode_soonest(
         self: &Arc<Self>,
@@ -111,18 +149,34 @@ impl Reader {
         if specs.len() > 1 && output_bytes(&probe, specs) > TOGETHER_BYTES_MAX {
             return Err(ReadError::TooLarge("too much for one decode".into()));
         }
+        let work = Work { output_bytes: output_bytes(&probe, specs), megapixels: megapixels(&probe) };
+        if let Some(made) = self.decode_elsewhere(id, head, specs, work, terms).await {
+            return made;
+        }
+        let (tensors, reservation) = self.decode_here(id, head, specs, &probe, terms).await?;
+        Ok((tensors.into_iter().map(|tensor| Ok(tensor?)).collect(), reservation))
+    }
+
+    /// Decodes once, on the nodes that are sooner done with it than this one. Nothing: there are none, or none can.
+    async fn decode_elsewhere(
+        self: &Arc<Self>,
+        id: &ObjectId,
+        head: &Head,
+        specs: &[DecodeSpec],
+        work: Work,
+        terms: &Terms,
+    ) -> Option<Result<(Vec<Result<Tensor, ReadError>>, Reservation), ReadError>> {
         let others = self.peers.decoders();
         let loads: Vec<Option<Load>> = others.iter().map(|node| self.paces.load(&node.id)).collect();
         let (inside, workers) = self.decoder.load();
         let here = Load { inside, workers, pace: self.paces.load(HERE).and_then(|load| load.pace) };
-        for place in places(megapixels(&probe), self.decodes.then_some(here), &loads) {
+        for place in places(work.megapixels, self.decodes.then_some(here), &loads) {
             let Place::There(other) = place else { break };
-            if let Some(made) = self.decode_there(&others[other], id, head, specs, &probe, terms).await {
-                return made;
+            if let Some(made) = self.decode_there(&others[other], id, head, specs, work, terms).await {
+                return Some(made);
             }
         }
-        let (tensors, reservation) = self.decode_here(id, head, specs, &probe, terms).await?;
-        Ok((tensors.into_iter().map(|tensor| Ok(tensor?)).collect(), reservation))
+        None
     }
 
     /// Decodes once, by another node's decoders. Nothing: it is busy, or gone.
@@ -132,17 +186,17 @@ impl Reader {
         id: &ObjectId,
         head: &Head,
         specs: &[DecodeSpec],
-        probe: &Probe,
+        work: Work,
         terms: &Terms,
     ) -> Option<Result<(Vec<Result<Tensor, ReadError>>, Reservation), ReadError>> {
-        let most = output_bytes(probe, specs);
+        let most = work.output_bytes;
         // A larger one could wait for memory that waits for it: it is made here.
         if most > self.budget.floor(Level::Delegate) {
             return None;
         }
         let mut reservation = self.budget.reserve(Level::Delegate, most, terms.deadline).await.ok()?;
         let until = terms.deadline.min(Instant::now() + THERE_MAX);
-        let under_way = self.paces.begin(&node.id, megapixels(probe));
+        let under_way = self.paces.begin(&node.id, work.megapixels);
         let made = self.peers.decode(node, id, &head.version, specs, most, &terms.caller, until).await;
         let each = match made {
             Ok(each) => each,
@@ -208,13 +262,19 @@ impl Reader {
         version: &Version,
         specs: &[DecodeSpec],
         terms: &Terms,
-    ) -> Result<(Vec<Result<Entry, ReadError>>, Reservation), ReadError> {
+    ) -> Result<(Vec<Result<Entry, ReadError>>, Vec<Reservation>), ReadError> {
         self.check(id)?;
         let head = self.pinned_head(id, version, Page::new(0), terms).await?;
-        let probe = self.probe(id, &head, terms).await?;
-        let (tensors, reservation) = self.decode_here(id, &head, specs, &probe, terms).await?;
-        let entry = |tensor: Result<Tensor, DecodeError>| frames::entry(head.clone(), tensor?).ok_or_else(lost);
-        Ok((tensors.into_iter().map(entry).collect(), reservation))
+        let (tensors, reservations) = match self.is_video(id, &head, terms).await? {
+            true => self.decode_frames(id, &head, specs, Keeping::There, terms).await?,
+            false => {
+                let probe = self.probe(id, &head, terms).await?;
+                let (tensors, reservation) = self.decode_here(id, &head, specs, &probe, terms).await?;
+                (tensors.into_iter().map(|tensor| Ok(tensor?)).collect(), vec![reservation])
+            }
+        };
+        let entry = |tensor: Result<Tensor, ReadError>| frames::entry(head.clone(), tensor?).ok_or_else(lost);
+        Ok((tensors.into_iter().map(entry).collect(), reservations))
     }
 
     /// Parts of pictures that are held whole. Nothing where one of them is not, or there is no memory: they are decoded then.
@@ -291,8 +351,8 @@ impl Reader {
         }
     }
 
-    /// Bytes of a range, in one piece.
-    async fn compressed(
+    /// Bytes of a range, in one piece; the pages that they lie on are kept.
+    pub(super) async fn compressed(
         self: &Arc<Self>,
         id: &ObjectId,
         version: &Version,
@@ -329,11 +389,11 @@ fn megapixels(probe: &Probe) -> f64 {
 }
 
 /// A picture's compressed bytes, for a decoder.
-struct Compressed {
-    reader: Arc<Reader>,
-    id: ObjectId,
-    version: Version,
-    terms: Terms,
+pub(super) struct Compressed {
+    pub(super) reader: Arc<Reader>,
+    pub(super) id: ObjectId,
+    pub(super) version: Version,
+    pub(super) terms: Terms,
 }
 
 #[async_trait]

@@ -62,7 +62,7 @@ pub(super) async fn decode(body: DecodeBody, answer: &mut Answer, service: &Arc<
         let terms = Terms { way: Way::Server, ..request.terms.clone() };
         service.reader.decode_for_peer(&id, &version, &specs, &terms).await.map_err(|error| Box::new(read_failure(&error)))
     };
-    let (each, _reservation) = match drawn.await {
+    let (each, _reservations) = match drawn.await {
         Ok(drawn) => drawn,
         Err(head) => return answer.item(*head, Bytes::new()).await,
     };

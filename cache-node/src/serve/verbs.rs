@@ -10,8 +10,8 @@ use framecache::object::KEY_BYTES_MAX;
 use framecache::wire::codec::{self, Message};
 use framecache::wire::stream::{self, StreamError};
 use framecache::wire::{
-    DecodeBody, ExplainBody, ExplainPayload, Ext, FrameAsk, FramesBody, ItemHead, LIST_ITEMS_MAX, ListBody, ListPayload, ListRow,
-    ObjectsBody, PeekBody, ReadBody, StatPayload, Status, Verb, ViewBody, code, ext,
+    DecodeBody, ExplainBody, ExplainPayload, Ext, FrameAsk, FramesBody, IndexBody, ItemHead, LIST_ITEMS_MAX, ListBody,
+    ListPayload, ListRow, ObjectsBody, PeekBody, ReadBody, StatPayload, Status, Verb, ViewBody, code, ext,
 };
 use framecache::{ByteRange, DecodeSpec, ObjectId, Page, Version};
 use futures::{StreamExt, stream as streams};
@@ -23,9 +23,9 @@ use tokio::time::timeout;
 use super::answer::{Answer, Gone, busy, failure, read_failure};
 use super::inbox::Held;
 use super::together::Grouped;
-use super::{Request, Service, explain, peers, together};
+use super::{Request, Service, explain, index, peers, together};
 use crate::auth::{Action, Verdict};
-use crate::decode::Probe;
+use crate::decode::{Probe, Trust, VideoIndex};
 use crate::read::{Opened, ReadError, ServedFrame, Specs};
 
 /// Longest wait for a request's body, once its header is here.
@@ -88,7 +88,11 @@ pub(super) async fn answer(
             Ok((body, _room)) => peers::decode(body, answer, service, request).await,
             Err(refusal) => refuse(refusal, answer).await,
         },
-        Verb::Index | Verb::Warm | Verb::Plan | Verb::Keep | Verb::Auth => {
+        Verb::Index => match body::<IndexBody>(recv, service).await {
+            Ok((body, _room)) => index::index(body, answer, service, request).await,
+            Err(refusal) => refuse(refusal, answer).await,
+        },
+        Verb::Warm | Verb::Plan | Verb::Keep | Verb::Auth => {
             answer
                 .item(failure(Status::UnknownVerb, format!("unknown verb: {} is not served yet", verb.name())), Bytes::new())
                 .await
@@ -334,7 +338,11 @@ async fn facts(uri: &str, service: &Arc<Service>, request: &Request) -> Result<(
     let reader = &service.reader;
     let found = async || {
         let head = reader.head(&id, Page::new(0), &request.terms).await?;
-        Ok((media(reader.probe(&id, &head, &request.terms).await)?, head))
+        let media = match reader.is_video(&id, &head, &request.terms).await? {
+            true => video(reader.video_index(&id, &head, Trust::Predicted, &request.terms).await, head.size)?,
+            false => media(reader.probe(&id, &head, &request.terms).await)?,
+        };
+        Ok((media, head))
     };
     let ((media, ext), head) = reader.afresh(&id, None, found).await.map_err(|error| read_failure(&error))?;
     let message = encode(&media).map_err(|(status, why)| failure(status, why))?;
@@ -362,6 +370,26 @@ fn media(probe: Result<Probe, ReadError>) -> Result<(StatPayload, Ext), ReadErro
     let mut additions = vec![(ext::MODE, probe.mode.as_bytes().to_vec())];
     additions.extend(probe.frames.map(|frames| (ext::FRAMES, frames.to_le_bytes().to_vec())));
     Ok((media, additions))
+}
+
+/// What the video is, by its index. What only looked like one, or cannot be read, is none, and that is no error here.
+fn video(index: Result<Arc<VideoIndex>, ReadError>, size: u64) -> Result<(StatPayload, Ext), ReadError> {
+    let index = match index {
+        Ok(index) => index,
+        Err(error) => return media(Err(error)),
+    };
+    let facts = index::facts(&index, size);
+    let (shape, frames) = (index.shape(0), u32::try_from(facts.frames).unwrap_or(u32::MAX));
+    let media = StatPayload {
+        format: "video".into(),
+        width: facts.width,
+        height: facts.height,
+        orientation: shape.orientation,
+        decode_bytes: index.decoder_bytes(),
+    };
+    let archive = codec::encode(&facts).map_err(|error| ReadError::Unavailable(error.to_string()))?;
+    let facts = archive[codec::PREFIX_BYTES..].to_vec();
+    Ok((media, vec![(ext::MODE, b"RGB".to_vec()), (ext::FRAMES, frames.to_le_bytes().to_vec()), (ext::VIDEO, facts)]))
 }
 
 async fn list(body: ListBody, service: &Arc<Service>, request: &Request) -> Result<Vec<u8>, (Status, String)> {

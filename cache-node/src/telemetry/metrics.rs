@@ -105,6 +105,8 @@ pub const METRICS: &[Row] = &[
     row("cluster", "framecache_forwards_total", Counter, Count, &[], "Pages, ranges, frames and heads from the node that serves their key."),
     row("cluster", "framecache_forwards_lost_total", Counter, Count, &[], "Times that node could not be reached, so that this one saw to it itself."),
     row("cluster", "framecache_units_elsewhere_total", Counter, Count, &[], "Decode units that another node decoded."),
+    row("cache", "framecache_video_indexes_total", Counter, Count, &[], "Indexes of videos that were made."),
+    row("cache", "framecache_video_indexes_differed_total", Counter, Count, &[], "Indexes that a decode found wrong, made anew."),
 
     row("origin", "framecache_origin_requests_total", Counter, Count, &[], "Requests sent to origins, retries and hedges included."),
     row("origin", "framecache_origin_in_flight", Gauge, Count, &[], "Origin requests under way."),

@@ -114,7 +114,7 @@ async fn ask_frame(pool: &impl Decoder, key: &str, bytes: Vec<u8>, frame: u64) -
 async fn frames_are_bounded() {
     let pool = start(settings()).await;
     let png = png(b"\0\0\0\x04\0\0\0\x02\x08\0\0\0\0", &[]);
-    for frame in [1, u64::MAX] {
+    for frame in [1, i64::MAX as u64] {
         let error = ask_frame(&pool, "still", png.clone(), frame).await.expect_err("no such frame");
         assert!(matches!(error, DecodeError::NoFrame { count: 1 }) && error.is_permanent(), "{error}");
     }

@@ -19,6 +19,25 @@ pub(super) fn format(first: &[u8]) -> Format {
     }
 }
 
+/// Whether these may be the first bytes of a video: ISO-BMFF (any first box of it), Matroska, AVI, MPEG-TS, Ogg, MPEG program and
+/// elementary streams, H.264 and HEVC byte streams.
+pub(super) fn is_video(first: &[u8]) -> bool {
+    const BOXES: [&[u8]; 8] = [b"ftyp", b"moov", b"mdat", b"free", b"skip", b"wide", b"styp", b"pnot"];
+    if format(first) != Format::Unknown {
+        return false;
+    }
+    match first {
+        [0x1a, 0x45, 0xdf, 0xa3, ..] | [b'O', b'g', b'g', b'S', ..] => true,
+        [b'R', b'I', b'F', b'F', _, _, _, _, b'A', b'V', b'I', b' ', ..] => true,
+        // A start code, or a leading zero byte before it; of none is the next byte's forbidden bit set (H.264 7.3.1, H.262 6.2.1).
+        [0, 0, 1, ..] | [0, 0, 0, 1, ..] => true,
+        [_, _, _, _, name @ ..] if name.get(..4).is_some_and(|name| BOXES.contains(&name)) => true,
+        // Every 188 bytes (H.222.0 2.4.3.2), or 192 with a time before each packet.
+        [0x47, ..] => first.get(188) == Some(&0x47),
+        _ => first.get(4) == Some(&0x47) && first.get(196) == Some(&0x47),
+    }
+}
+
 /// What the bytes look like instead, for the person who finds the message.
 pub(super) fn guess(first: &[u8]) -> String {
     let start = first.trim_ascii_start();

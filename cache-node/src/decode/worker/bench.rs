@@ -2,14 +2,18 @@
 
 use std::os::fd::AsFd;
 
+use framecache::pixels::yuv::PlanesError;
+use framecache::{ByteRange, DecodeSpec};
+
 use super::memory::{Mapping, Samples};
 use super::planted::Fault;
-use super::protocol::{FromWorker, Job, MESSAGE_BYTES_MAX, Outcome, ToWorker};
+use super::protocol::{FromWorker, Job, MESSAGE_BYTES_MAX, Outcome, Place, Task, ToWorker};
 use super::settings::{SAMPLES_KEPT, SHARED_KEPT};
 use super::{Ended, Parent, sandbox};
 use crate::decode::formats::{Failure, Input};
 use crate::decode::image::{self, Drawing};
 use crate::decode::rendition::Rendition;
+use crate::decode::video::{self, DecodeEnd, Drawn, Frame, FrameError, FrameShape, Gone, Stop, Trust, VideoError};
 use crate::decode::{Limits, probe};
 
 /// Buffers that outlive a job.
@@ -28,13 +32,17 @@ impl Bench {
     pub(super) fn run(&mut self, job: &Job, parent: &Parent) -> Result<(), Ended> {
         let before = sandbox::cpu_us();
         sandbox::allow_cpu(job.cpu_seconds);
-        let outcome = self.outcome(job, parent)?;
+        let outcome = match job.task {
+            Task::Picture => self.picture(job, parent)?,
+            Task::Clip { damaged_keep, orientation } => self.clip(job, (damaged_keep, orientation), parent)?,
+            Task::Index(trust) => self.index(job, trust, parent)?,
+        };
         self.shared.trim(SHARED_KEPT);
         self.samples.trim(SAMPLES_KEPT);
         parent.send(&FromWorker::Done { outcome, cpu_us: sandbox::cpu_us() - before })
     }
 
-    fn outcome(&mut self, job: &Job, parent: &Parent) -> Result<Outcome, Ended> {
+    fn picture(&mut self, job: &Job, parent: &Parent) -> Result<Outcome, Ended> {
         // The shared memory is this process's standard output: a descriptor that spawning passes without help.
         let output = std::io::stdout();
         let memory = self.shared.of(output.as_fd(), job.memory_bytes).ok_or(Ended::OutOfMemory)?;
@@ -73,6 +81,147 @@ impl Bench {
                 drawn.map_or_else(|failure| refused(&failure), |()| Ok(Outcome::Drawn))
             }
         }
+    }
+}
+
+impl Bench {
+    /// Frames of one unit of a video, each as soon as it is decoded.
+    fn clip(&mut self, job: &Job, (damaged_keep, orientation): (bool, u8), parent: &Parent) -> Result<Outcome, Ended> {
+        let output = std::io::stdout();
+        let memory = self.shared.of(output.as_fd(), job.memory_bytes).ok_or(Ended::OutOfMemory)?;
+        let window = usize::try_from(job.window_bytes).map_err(|_| Ended::Lost)?;
+        let (input, places) = memory.split_at_mut_checked(window).ok_or(Ended::Lost)?;
+        let package = usize::try_from(job.first_bytes).ok().and_then(|held| input.get(..held)).ok_or(Ended::Lost)?;
+        let limits = Limits { pixels_max: job.pixels_max };
+        let mut canvases = canvases(job, places).ok_or(Ended::Lost)?;
+        let mut ended = None;
+        let samples = &mut self.samples;
+        let mut each = |number: usize, given: Result<Frame<'_>, FrameError>| {
+            let wanted = canvases.iter_mut().enumerate().filter(|(_, canvas)| canvas.number == number as u64);
+            for (index, canvas) in wanted {
+                let index = index as u32;
+                let said = match &given {
+                    Ok(frame) => match canvas.draw(frame, orientation, &limits, samples) {
+                        Ok((width, height)) => FromWorker::Frame { index, width, height },
+                        Err(Undrawn::Refused(outcome)) => FromWorker::Refused { index, outcome },
+                        Err(Undrawn::Ended(why)) => {
+                            ended = Some(why);
+                            return Err(Stop);
+                        }
+                    },
+                    Err(error) => FromWorker::Refused { index, outcome: frame_refused(error) },
+                };
+                if let Err(why) = parent.send(&said) {
+                    ended = Some(why);
+                    return Err(Stop);
+                }
+            }
+            Ok(())
+        };
+        let decoded = video::decode(package, damaged_keep, &limits, &mut each);
+        match (ended, decoded) {
+            (Some(why), _) => Err(why),
+            (None, Ok(())) => Ok(Outcome::Drawn),
+            (None, Err(_)) if sandbox::is_short_of_memory() => Err(Ended::Short),
+            (None, Err(DecodeEnd::Stopped | DecodeEnd::Malformed)) => Err(Ended::Lost),
+            (None, Err(DecodeEnd::Failed(error))) => video_refused(error),
+        }
+    }
+
+    /// A video's index, put behind the window.
+    fn index(&mut self, job: &Job, trust: Trust, parent: &Parent) -> Result<Outcome, Ended> {
+        let output = std::io::stdout();
+        let memory = self.shared.of(output.as_fd(), job.memory_bytes).ok_or(Ended::OutOfMemory)?;
+        let window = usize::try_from(job.window_bytes).map_err(|_| Ended::Lost)?;
+        let (input, place) = memory.split_at_mut_checked(window).ok_or(Ended::Lost)?;
+        let mut windows = Windows::new(input, job, parent)?;
+        let limits = Limits { pixels_max: job.pixels_max };
+        let made = video::make(&mut windows, trust, &limits);
+        match (windows.ended, made) {
+            (Some(Stopped::NoRange), _) => Ok(Outcome::NoRange),
+            (Some(Stopped::Lost), _) => Err(Ended::Lost),
+            (None, Err(error)) if error != VideoError::OutOfMemory && sandbox::is_short_of_memory() => Err(Ended::Short),
+            (None, Err(error)) => video_refused(error),
+            (None, Ok(index)) => {
+                let Some(bytes) = index.to_bytes() else {
+                    return Ok(Outcome::Unsupported("an index of more bytes than are kept".into()));
+                };
+                let Some(place) = place.get_mut(..bytes.len()) else {
+                    return Ok(Outcome::Unsupported(format!("an index of {} bytes", bytes.len())));
+                };
+                place.copy_from_slice(&bytes);
+                parent.send(&FromWorker::Index { length: bytes.len() as u64 })?;
+                Ok(Outcome::Drawn)
+            }
+        }
+    }
+}
+
+/// Where one frame's tensor goes.
+struct Canvas<'a> {
+    spec: &'a DecodeSpec,
+    /// The frame's, in the package.
+    number: u64,
+    out: &'a mut [u8],
+}
+
+/// Why a frame was not drawn: it cannot be, or this process is at its end.
+enum Undrawn {
+    Refused(Outcome),
+    Ended(Ended),
+}
+
+impl Canvas<'_> {
+    /// Draws the frame; gives the width and height of what is drawn.
+    fn draw(
+        &mut self,
+        frame: &Frame<'_>,
+        orientation: u8,
+        limits: &Limits,
+        samples: &mut Samples,
+    ) -> Result<(u32, u32), Undrawn> {
+        let shape = FrameShape::of(frame, orientation);
+        let drawn =
+            Drawn::of(self.spec, &shape, limits).map_err(|error| Undrawn::Refused(Outcome::Unsupported(error.to_string())))?;
+        let head = drawn.head(&shape);
+        if head.bytes() != self.out.len() as u64 {
+            // The place was made for a frame of another size.
+            return Err(Undrawn::Refused(Outcome::Differs));
+        }
+        let room = samples.of(shape.rgb_bytes()).ok_or(Undrawn::Ended(Ended::OutOfMemory))?;
+        let refused = |error: PlanesError| Undrawn::Refused(Outcome::Unsupported(error.to_string()));
+        drawn.draw(frame, room, self.out).map_err(refused)?;
+        Ok((head.source.0, head.source.1))
+    }
+}
+
+/// The places of a clip, cut from the memory behind the window. Nothing if they do not fit or overlap.
+fn canvases<'a>(job: &'a Job, mut rest: &'a mut [u8]) -> Option<Vec<Canvas<'a>>> {
+    let mut at = job.window_bytes;
+    let mut canvases = Vec::with_capacity(job.places.len());
+    for Place { offset, length, spec } in &job.places {
+        let (gap, length) = (usize::try_from(offset.checked_sub(at)?).ok()?, usize::try_from(*length).ok()?);
+        let (out, behind) = rest.split_at_mut_checked(gap)?.1.split_at_mut_checked(length)?;
+        canvases.push(Canvas { spec, number: spec.frame()?, out });
+        (rest, at) = (behind, offset + length as u64);
+    }
+    Some(canvases)
+}
+
+fn video_refused(error: VideoError) -> Result<Outcome, Ended> {
+    Ok(match error {
+        VideoError::Undecodable(reason) => Outcome::Undecodable(reason),
+        VideoError::Unsupported(reason) => Outcome::Unsupported(reason),
+        VideoError::OutOfMemory => return Err(Ended::OutOfMemory),
+        VideoError::Gone(_) => return Err(Ended::Lost),
+    })
+}
+
+fn frame_refused(error: &FrameError) -> Outcome {
+    match error {
+        FrameError::Differs => Outcome::Differs,
+        FrameError::Damaged(reason) => Outcome::Undecodable(reason.clone()),
+        FrameError::Unsupported(reason) => Outcome::Unsupported(reason.clone()),
     }
 }
 
@@ -134,6 +283,29 @@ impl<'a> Windows<'a> {
             Ok(ToWorker::Range { there: false }) => Err(Stopped::NoRange),
             _ => Err(Stopped::Lost),
         }
+    }
+}
+
+impl video::Input for Windows<'_> {
+    fn bytes(&self) -> u64 {
+        self.object_bytes
+    }
+
+    fn read(&mut self, range: ByteRange, into: &mut Vec<u8>) -> Result<(), Gone> {
+        let mut at = range.start();
+        while at < range.end() {
+            let length = self.range_bytes.min(range.end() - at) as usize;
+            if self.ended.is_some() || length == 0 {
+                return Err(Gone);
+            }
+            self.ended = self.bring(at, length).err();
+            if self.ended.is_some() {
+                return Err(Gone);
+            }
+            into.extend_from_slice(self.memory.get(..length).ok_or(Gone)?);
+            at += length as u64;
+        }
+        Ok(())
     }
 }
 

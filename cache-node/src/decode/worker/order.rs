@@ -7,16 +7,14 @@ use std::sync::Arc;
 use bytes::Bytes;
 use framecache::{ByteRange, DecodeSpec, Tensor};
 
+use super::errand::{Course, Errand, Renditions, memory_lost, refused};
 use super::memory::SharedMemory;
 use super::planted::Fault;
-use super::protocol::{Job, Place};
+use super::protocol::{FromWorker, Job, Outcome, Place, Task};
 use super::settings::PoolSettings;
 use crate::decode::formats::{self, Wants};
 use crate::decode::rendition::Rendition;
 use crate::decode::{DecodeError, DecodeJob, Format, Probe, Source, SourceError, probe, refusal};
-
-/// What became of a place: drawn, or refused.
-pub(super) type End = (usize, Result<(), DecodeError>);
 
 /// What a worker will be told, and what its answer will be held against.
 pub(super) struct Order {
@@ -72,9 +70,38 @@ impl Order {
         self.job.places.is_empty()
     }
 
-    /// The message, with memory made ready for it. What a worker needs beyond the header goes there piece by piece, so that the node
-    /// never holds a large object beside it.
-    pub(super) async fn hand_over(&self, memory: &mut SharedMemory) -> Result<Job, DecodeError> {
+    /// The answers of an idle order.
+    pub(super) fn refusals(self) -> Vec<Result<Tensor, DecodeError>> {
+        self.planned.into_iter().filter_map(Result::err).map(Err).collect()
+    }
+
+    /// Copies the renditions out that are drawn; refusals keep their places among the answers, and what has no end is refused with
+    /// `rest`.
+    fn tensors(&self, course: &Course, rest: &DecodeError, memory: &SharedMemory) -> std::io::Result<Renditions> {
+        let mut places = self.job.places.iter().enumerate();
+        let mut tensor = |rendition: &Rendition| {
+            let (index, Place { offset, length, .. }) = places.next().expect("a place per rendition");
+            match course.end(index) {
+                Some(Ok(())) => {}
+                Some(Err(refused)) => return Ok(Err(refused.clone())),
+                None => return Ok(Err(rest.clone())),
+            }
+            let data = memory.read(*offset, *length as usize)?;
+            Ok(Ok(Tensor { head: rendition.head(&self.probe), data }))
+        };
+        let answer = |planned: &Result<Rendition, DecodeError>| match planned {
+            Ok(rendition) => tensor(rendition),
+            Err(refused) => Ok(Err(refused.clone())),
+        };
+        self.planned.iter().map(answer).collect()
+    }
+}
+
+impl Errand for Order {
+    type Made = Renditions;
+
+    /// What a worker needs beyond the header goes there piece by piece, so that the node never holds a large object beside it.
+    async fn hand_over(&self, memory: &mut SharedMemory) -> Result<Job, DecodeError> {
         memory.grow(self.job.memory_bytes).map_err(memory_lost)?;
         memory.write(0, &self.first).map_err(memory_lost)?;
         let mut at = self.first.len() as u64;
@@ -87,78 +114,50 @@ impl Order {
         Ok(self.job.clone())
     }
 
-    /// A range that a worker asked for, if it may: within the object, no longer than a window, and never back, so that no worker can make
-    /// its node read more than the object once.
-    pub(super) fn range(&self, start: u64, length: u64, read_to: u64) -> Option<ByteRange> {
+    /// Within the object, no longer than a window, and never back, so that no worker can make its node read more than the object once.
+    fn range(&self, start: u64, length: u64, course: &Course) -> Option<ByteRange> {
         let range = ByteRange::at(start, length)?;
-        let ok = length > 0 && length <= self.job.range_bytes && start >= read_to && range.end() <= self.object_bytes;
+        let ok = length > 0 && length <= self.job.range_bytes && start >= course.read_to && range.end() <= self.object_bytes;
         ok.then_some(range)
     }
 
-    /// Bytes of the start that the worker already has.
-    pub(super) fn first_bytes(&self) -> u64 {
-        self.held_bytes
-    }
-
-    /// Exactly the bytes of `range`.
-    pub(super) async fn read(&self, range: ByteRange) -> Result<Bytes, DecodeError> {
+    async fn read(&self, range: ByteRange) -> Result<Bytes, DecodeError> {
         read(&*self.source, range).await
     }
 
-    /// Whether a worker may say that the rendition at place `index` is drawn with this size.
-    pub(super) fn is_drawn(&self, ends: &[End], index: usize, width: u32, height: u32) -> bool {
-        let rendition = self.planned.iter().flatten().nth(index);
-        self.is_next(ends, index) && rendition.is_some_and(|rendition| rendition.geometry.output() == (width, height))
-    }
-
-    /// Whether the end of place `index` may be told after `ends`.
-    pub(super) fn is_next(&self, ends: &[End], index: usize) -> bool {
-        index < self.places() && ends.last().is_none_or(|(last, _)| *last < index)
-    }
-
-    /// Whether no spec was refused before it was tried.
-    pub(super) fn is_all_planned(&self) -> bool {
-        self.planned.iter().all(Result::is_ok)
-    }
-
-    /// Number of renditions to be drawn.
-    pub(super) fn places(&self) -> usize {
-        self.job.places.len()
-    }
-
-    /// Copies the renditions out that are drawn; refusals keep their places among the answers, and what has no end is refused with
-    /// `rest`.
-    pub(super) fn tensors(
-        &self,
-        ends: &[End],
-        rest: &DecodeError,
-        memory: &SharedMemory,
-    ) -> std::io::Result<Vec<Result<Tensor, DecodeError>>> {
-        let mut places = self.job.places.iter().enumerate();
-        let mut tensor = |rendition: &Rendition| {
-            let (index, Place { offset, length, .. }) = places.next().expect("a place per rendition");
-            match ends.binary_search_by_key(&index, |(place, _)| *place).map(|found| &ends[found].1) {
-                Ok(Ok(())) => {}
-                Ok(Err(refused)) => return Ok(Err(refused.clone())),
-                Err(_) => return Ok(Err(rest.clone())),
+    fn hear(&self, course: &mut Course, said: FromWorker) -> Option<()> {
+        let end = match said {
+            FromWorker::Frame { index, width, height } => {
+                let rendition = self.planned.iter().flatten().nth(index as usize)?;
+                (rendition.geometry.output() == (width, height)).then_some((index as usize, Ok(())))?
             }
-            let data = memory.read(*offset, *length as usize)?;
-            Ok(Ok(Tensor { head: rendition.head(&self.probe), data }))
+            FromWorker::Refused { index, outcome } => (index as usize, Err(refused(outcome, self.probe.format)?)),
+            _ => return None,
         };
-        let answer = |planned: &Result<Rendition, DecodeError>| match planned {
-            Ok(rendition) => tensor(rendition),
-            Err(refused) => Ok(Err(refused.clone())),
-        };
-        self.planned.iter().map(answer).collect()
+        course.is_next(end.0, self.job.places.len()).then(|| course.ends.push(end))
     }
 
-    /// The answers of an idle order.
-    pub(super) fn refusals(self) -> Vec<Result<Tensor, DecodeError>> {
-        self.planned.into_iter().filter_map(Result::err).map(Err).collect()
+    fn answer(
+        &self,
+        course: &Course,
+        outcome: Outcome,
+        failed: Option<DecodeError>,
+        memory: &SharedMemory,
+    ) -> Option<Result<Renditions, DecodeError>> {
+        let format = self.probe.format;
+        let rest = match (outcome, failed) {
+            (Outcome::NoRange, Some(error)) => error,
+            (Outcome::Drawn, None) if course.ends.len() == self.job.places.len() => DecodeError::undecodable(format, "not drawn"),
+            (outcome, _) => refused(outcome, format)?,
+        };
+        // Nothing at all: that is the unit's own answer.
+        Some(match course.ends.is_empty() && self.planned.iter().all(Result::is_ok) {
+            true => Err(rest),
+            false => self.tensors(course, &rest, memory).map_err(memory_lost),
+        })
     }
 
-    /// Bytes that are moved through shared memory.
-    pub(super) fn moved_bytes(&self) -> u64 {
+    fn moved_bytes(&self) -> u64 {
         self.held_bytes + self.job.places.iter().map(|place| place.length).sum::<u64>()
     }
 }
@@ -187,17 +186,12 @@ async fn read_header(job: &DecodeJob, settings: &PoolSettings) -> Result<(Bytes,
     }
 }
 
-async fn read(source: &dyn Source, range: ByteRange) -> Result<Bytes, DecodeError> {
+pub(super) async fn read(source: &dyn Source, range: ByteRange) -> Result<Bytes, DecodeError> {
     let bytes = source.read(range).await?;
     match bytes.len() as u64 == range.len() {
         true => Ok(bytes),
         false => Err(SourceError::new(format!("source gave {} bytes for {range}", bytes.len())).into()),
     }
-}
-
-/// The node's own trouble: says nothing about the picture.
-pub(super) fn memory_lost(error: std::io::Error) -> DecodeError {
-    DecodeError::WorkerLost(format!("shared memory: {error}"))
 }
 
 /// What would not fit a worker is refused here: in the worker it would count as a death.
@@ -238,7 +232,8 @@ fn lay_out(job: &DecodeJob, first_bytes: u64, planned: &[Result<Rendition, Decod
     let places = job.specs.iter().zip(planned).filter_map(&mut place).collect();
     let (pixels_max, cpu_seconds) = (settings.pixels_max, settings.cpu_seconds);
     let range_bytes = settings.window_bytes;
-    Job { object_bytes, first_bytes, window_bytes, range_bytes, memory_bytes, pixels_max, cpu_seconds, places }
+    let task = Task::Picture;
+    Job { task, object_bytes, first_bytes, window_bytes, range_bytes, memory_bytes, pixels_max, cpu_seconds, places }
 }
 
 /// First read of a large object: real headers with EXIF and profile rarely pass it.
@@ -251,7 +246,8 @@ const SLACK: u64 = 32 << 20;
 /// ended a worker that had 32 to spare.
 const SLACK_ALLOCATED: u64 = 128 << 20;
 
-const PLACE_ALIGN: u64 = 64;
+/// Places lie on cache lines of their own.
+pub(super) const PLACE_ALIGN: u64 = 64;
 
 #[cfg(test)]
 mod tests {

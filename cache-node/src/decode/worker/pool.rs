@@ -5,18 +5,23 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use bytes::Bytes;
+use framecache::DecodeSpec;
 use parking_lot::Mutex;
 use tokio::sync::{Semaphore, oneshot};
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::task::TaskTracker;
 
+use super::errand::{Errand, Renditions};
 use super::order::Order;
-use super::process::{Answer, Death, Gone, Spawner, StartError, Worker};
+use super::parcel::Parcel;
+use super::process::{Death, Gone, Spawner, StartError, Worker};
 use super::settings::PoolSettings;
-use super::units::{Turn, Unit, Units};
+use super::survey::Survey;
+use super::units::{Part, Turn, Unit, Units};
 use crate::decode::quarantine::{Engine, Quarantine, Suspect, Verdict};
 use crate::decode::slots::{Load, Slot, admit};
-use crate::decode::{DecodeError, DecodeJob, Decoder, Format, SPECS_MAX};
+use crate::decode::{ClipJob, DecodeError, DecodeJob, Decoder, Format, IndexJob, SPECS_MAX};
 
 /// Decodes in worker processes of this node. Cheap to clone; the last clone's end, or [`WorkerPool::close`], ends the workers.
 #[derive(Clone)]
@@ -112,9 +117,19 @@ impl WorkerPool {
 
 #[async_trait]
 impl Decoder for WorkerPool {
-    async fn decode(&self, job: DecodeJob, deadline: Instant) -> Answer {
+    async fn decode(&self, job: DecodeJob, deadline: Instant) -> Result<Renditions, DecodeError> {
         let _inside = self.0.admit(deadline)?;
-        timeout_at(deadline, self.0.clone().answer(job)).await.unwrap_or(Err(DecodeError::Deadline))
+        timeout_at(deadline, self.0.clone().pictures(job)).await.unwrap_or(Err(DecodeError::Deadline))
+    }
+
+    async fn clip(&self, job: ClipJob, deadline: Instant) -> Result<Renditions, DecodeError> {
+        let _inside = self.0.admit(deadline)?;
+        timeout_at(deadline, self.0.clone().frames(job)).await.unwrap_or(Err(DecodeError::Deadline))
+    }
+
+    async fn index(&self, job: IndexJob, deadline: Instant) -> Result<Bytes, DecodeError> {
+        let _inside = self.0.admit(deadline)?;
+        timeout_at(deadline, self.0.clone().index(job)).await.unwrap_or(Err(DecodeError::Deadline))
     }
 
     fn load(&self) -> (usize, usize) {
@@ -174,27 +189,51 @@ impl Pool {
     }
 
     /// From an admitted job to its answer. Nothing is held while a turn is waited for; while a slot is, only the compressed bytes.
-    async fn answer(self: Arc<Self>, job: DecodeJob) -> Answer {
-        if job.specs.len() > SPECS_MAX {
-            let reason = format!("{} renditions of one decode, {SPECS_MAX} are the most", job.specs.len());
-            return Err(DecodeError::Unsupported { format: Format::Unknown, reason });
-        }
-        let turn = self.units.turn(Unit { id: job.id.clone(), version: job.version.clone() }).await;
+    async fn pictures(self: Arc<Self>, job: DecodeJob) -> Result<Renditions, DecodeError> {
+        most_specs(job.specs.len())?;
+        let turn = self.units.turn(Unit::picture(&job.id, &job.version)).await;
         let allowed: Vec<_> = suspects(&job).map(|suspect| self.allowed(&suspect)).collect();
         if !allowed.is_empty() && allowed.iter().all(Result::is_err) {
             return Ok(allowed.into_iter().filter_map(Result::err).map(Err).collect());
         }
         let tried = suspects(&job).zip(&allowed).filter(|(_, allowed)| allowed.is_ok()).map(|(suspect, _)| suspect).collect();
         let order = Order::prepare(&job, allowed, &self.settings).await?;
-        if order.is_idle() {
-            return Ok(order.refusals());
+        match order.is_idle() {
+            true => Ok(order.refusals()),
+            false => self.send_out(order, tried, turn).await,
         }
+    }
+
+    /// The same of frames of one unit of a video.
+    async fn frames(self: Arc<Self>, job: ClipJob) -> Result<Renditions, DecodeError> {
+        most_specs(job.frames.len())?;
+        let turn = self.units.turn(Unit { part: Part::Clip(job.unit), ..Unit::picture(&job.id, &job.version) }).await;
+        let tried: Vec<Suspect> = job.frames.iter().take(1).map(|frame| job.suspect(&frame.spec)).collect();
+        tried.iter().try_for_each(|suspect| self.allowed(suspect))?;
+        let parcel = Parcel::prepare(&job, &self.settings)?;
+        match parcel.is_idle() {
+            true => Ok(parcel.refusals()),
+            false => self.send_out(parcel, tried, turn).await,
+        }
+    }
+
+    /// The same of a video's index.
+    async fn index(self: Arc<Self>, job: IndexJob) -> Result<Bytes, DecodeError> {
+        let turn = self.units.turn(Unit { part: Part::Index, ..Unit::picture(&job.id, &job.version) }).await;
+        let tried = vec![job.suspect()];
+        tried.iter().try_for_each(|suspect| self.allowed(suspect))?;
+        let survey = Survey::of(&job, &self.settings);
+        self.send_out(survey, tried, turn).await
+    }
+
+    /// From an errand to its answer, when there is a slot for it.
+    async fn send_out<E: Errand>(self: Arc<Self>, errand: E, tried: Vec<Suspect>, turn: Turn) -> Result<E::Made, DecodeError> {
         let slot = self.slots.clone().acquire_owned().await.map_err(|_| DecodeError::WorkerLost("the pool is closed".into()))?;
         let (reply, answer) = oneshot::channel();
         // On a task of its own: who gives up waiting does not tear a worker from its job, and deaths are counted all the same.
         let pool = self.clone();
         self.tasks.spawn(async move {
-            let answer = pool.attempts(&order, tried, &turn, &reply).await;
+            let answer = pool.attempts(&errand, tried, &turn, &reply).await;
             drop((slot, turn));
             let _ = reply.send(answer);
         });
@@ -202,10 +241,16 @@ impl Pool {
     }
 
     /// Tries until there is an answer, the unit is banned, or too many workers were lost by other causes.
-    async fn attempts(&self, order: &Order, tried: Vec<Suspect>, _turn: &Turn, reply: &oneshot::Sender<Answer>) -> Answer {
+    async fn attempts<E: Errand>(
+        &self,
+        errand: &E,
+        tried: Vec<Suspect>,
+        _turn: &Turn,
+        reply: &oneshot::Sender<Result<E::Made, DecodeError>>,
+    ) -> Result<E::Made, DecodeError> {
         let mut lost = 0;
         loop {
-            let death = match self.attempt(order).await {
+            let death = match self.attempt(errand).await {
                 Ok(answer) => return answer,
                 Err(death) => death,
             };
@@ -232,13 +277,13 @@ impl Pool {
     }
 
     /// One job in one worker, which afterwards rests, is replaced, or is dead.
-    async fn attempt(&self, order: &Order) -> Result<Answer, Death> {
+    async fn attempt<E: Errand>(&self, errand: &E) -> Result<Result<E::Made, DecodeError>, Death> {
         let mut worker = self.worker().await.map_err(|error| Death::Lost(error.to_string()))?;
         let begun = Instant::now();
-        let ran = timeout(self.settings.deadline, worker.run(order)).await.unwrap_or(Err(Gone::TimedOut));
+        let ran = timeout(errand.deadline(&self.settings), worker.run(errand)).await.unwrap_or(Err(Gone::TimedOut));
         match ran {
             Ok((answer, cpu_us)) => {
-                self.count(order, cpu_us, begun.elapsed());
+                self.count(errand, cpu_us, begun.elapsed());
                 self.rest(worker).await;
                 Ok(answer)
             }
@@ -285,9 +330,9 @@ impl Pool {
         self.pids.lock().retain(|&pid| pid != worker.pid());
     }
 
-    fn count(&self, order: &Order, cpu_us: u64, took: Duration) {
+    fn count<E: Errand>(&self, errand: &E, cpu_us: u64, took: Duration) {
         self.counts.jobs.fetch_add(1, Relaxed);
-        self.counts.bytes.fetch_add(order.moved_bytes(), Relaxed);
+        self.counts.bytes.fetch_add(errand.moved_bytes(), Relaxed);
         // What a worker says of itself is bounded by what was seen.
         self.counts.cpu_us.fetch_add(cpu_us.min(took.as_micros() as u64), Relaxed);
         let took = took.as_micros() as u64;
@@ -323,6 +368,14 @@ impl Drop for Inside {
     }
 }
 
+fn most_specs(count: usize) -> Result<(), DecodeError> {
+    if count <= SPECS_MAX {
+        return Ok(());
+    }
+    let reason = format!("{count} renditions of one decode, {SPECS_MAX} are the most");
+    Err(DecodeError::Unsupported { format: Format::Unknown, reason })
+}
+
 fn suspects(job: &DecodeJob) -> impl Iterator<Item = Suspect> {
     job.specs.iter().map(|spec| Suspect {
         id: job.id.clone(),
@@ -331,6 +384,20 @@ fn suspects(job: &DecodeJob) -> impl Iterator<Item = Suspect> {
         spec: spec.clone(),
         engine: Engine::Cpu,
     })
+}
+
+impl ClipJob {
+    fn suspect(&self, spec: &DecodeSpec) -> Suspect {
+        let (id, version) = (self.id.clone(), self.version.clone());
+        Suspect { id, version, unit: self.unit, spec: spec.clone(), engine: Engine::Cpu }
+    }
+}
+
+impl IndexJob {
+    fn suspect(&self) -> Suspect {
+        let (id, version) = (self.id.clone(), self.version.clone());
+        Suspect { id, version, unit: u64::MAX, spec: DecodeSpec::Image(Default::default()), engine: Engine::Cpu }
+    }
 }
 
 /// Losses that say nothing about the picture and are made up for by another try.

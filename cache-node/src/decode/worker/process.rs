@@ -8,7 +8,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use framecache::Tensor;
+use framecache::ByteRange;
 use nix::sys::signal::Signal;
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, recv, send, socketpair};
 use tokio::io::Interest;
@@ -16,12 +16,12 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
+use super::errand::{Course, Errand, memory_lost};
 use super::memory::SharedMemory;
-use super::order::{End, Order, memory_lost};
-use super::protocol::{FROM_WORKER_BYTES, FromWorker, Outcome, Sandboxed, ToWorker};
+use super::protocol::{FROM_WORKER_BYTES, FromWorker, Sandboxed, ToWorker};
 use super::settings::{PoolSettings, SHARED_KEPT};
 use super::{OUT_OF_MEMORY, SHORT, SUBCOMMAND, TEST_CODECS};
-use crate::decode::{DecodeError, Format};
+use crate::decode::DecodeError;
 
 /// Why no worker runs.
 #[derive(Debug, thiserror::Error)]
@@ -48,9 +48,6 @@ pub(super) struct Worker {
     jobs: u64,
     own_bytes_at_start: u64,
 }
-
-/// How a job in a worker ended, if the worker lives.
-pub(super) type Answer = Result<Vec<Result<Tensor, DecodeError>>, DecodeError>;
 
 /// The worker is of no more use: judge it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -102,52 +99,35 @@ impl Worker {
     /// Does one job. Gives CPU time of the worker in microseconds with the answer.
     ///
     /// Not cancel safe: a worker whose `run` was dropped must be judged, or dropped.
-    pub(super) async fn run(&mut self, order: &Order) -> Result<(Answer, u64), Gone> {
+    pub(super) async fn run<E: Errand>(&mut self, errand: &E) -> Result<(Result<E::Made, DecodeError>, u64), Gone> {
         self.jobs += 1;
-        let job = match order.hand_over(&mut self.memory).await {
+        let job = match errand.hand_over(&mut self.memory).await {
             Ok(job) => job,
             Err(error) => return Ok((Err(error), 0)),
         };
+        let mut course = Course::of(&job);
         self.send(&ToWorker::Job(job)).await?;
-        let mut read_to = order.first_bytes();
         let mut failed = None;
-        let mut ends: Vec<End> = Vec::new();
-        let format = order.probe.format;
         loop {
             match self.receive().await? {
                 FromWorker::NeedRange { start, length } if failed.is_none() => {
-                    let range = order.range(start, length, read_to).ok_or(Gone::Babbled)?;
-                    read_to = range.end();
-                    failed = self.bring(order, range).await?;
-                }
-                FromWorker::Frame { index, width, height } if order.is_drawn(&ends, index as usize, width, height) => {
-                    ends.push((index as usize, Ok(())));
-                }
-                FromWorker::Refused { index, outcome } if order.is_next(&ends, index as usize) => {
-                    ends.push((index as usize, Err(refused(outcome, format).ok_or(Gone::Babbled)?)));
+                    let range = errand.range(start, length, &course).ok_or(Gone::Babbled)?;
+                    course.bring(range);
+                    failed = self.bring(errand, range).await?;
                 }
                 FromWorker::Done { outcome, cpu_us } => {
-                    let rest = match (outcome, failed) {
-                        (Outcome::NoRange, Some(error)) => error,
-                        (Outcome::Drawn, None) if ends.len() == order.places() => DecodeError::undecodable(format, "not drawn"),
-                        (outcome, _) => refused(outcome, format).ok_or(Gone::Babbled)?,
-                    };
-                    // Nothing at all: that is the unit's own answer.
-                    let answer = match ends.is_empty() && order.is_all_planned() {
-                        true => Err(rest),
-                        false => order.tensors(&ends, &rest, &self.memory).map_err(memory_lost),
-                    };
+                    let answer = errand.answer(&course, outcome, failed, &self.memory).ok_or(Gone::Babbled)?;
                     let _ = self.memory.trim(SHARED_KEPT);
                     return Ok((answer, cpu_us));
                 }
-                _ => return Err(Gone::Babbled),
+                said => errand.hear(&mut course, said).ok_or(Gone::Babbled)?,
             }
         }
     }
 
     /// Reads a range into the window and says so; gives the source's error, if any.
-    async fn bring(&mut self, order: &Order, range: framecache::ByteRange) -> Result<Option<DecodeError>, Gone> {
-        let placed = match order.read(range).await {
+    async fn bring<E: Errand>(&mut self, errand: &E, range: ByteRange) -> Result<Option<DecodeError>, Gone> {
+        let placed = match errand.read(range).await {
             Ok(bytes) => self.memory.write(0, &bytes).map_err(memory_lost),
             Err(error) => Err(error),
         };
@@ -215,16 +195,6 @@ impl Worker {
             0 => Err(Gone::Died),
             _ => FromWorker::decode(&buffer[..length]).ok_or(Gone::Babbled),
         }
-    }
-}
-
-/// What a worker says of a picture, or of a part of it, that it did not draw.
-fn refused(outcome: Outcome, format: Format) -> Option<DecodeError> {
-    match outcome {
-        Outcome::Undecodable(reason) => Some(DecodeError::undecodable(format, reason)),
-        Outcome::Unsupported(reason) => Some(DecodeError::unsupported(format, reason)),
-        Outcome::NoFrame { count } => Some(DecodeError::NoFrame { count }),
-        Outcome::Drawn | Outcome::NoRange => None,
     }
 }
 

@@ -1,12 +1,13 @@
 //! Messages between node and worker: one datagram each over a socket pair, fixed little-endian fields, no pointers, no text but
 //! specs and reasons. Bytes of pictures never pass here; they lie in shared memory at places that the node chose.
 //!
-//! `Begin` → `Ready`, then per job: `Job` → (`NeedRange` → `Range`)* → `Frame`* → `Done`; `Close` ends it.
+//! `Begin` → `Ready`, then per job: `Job` → (`NeedRange` → `Range`)* → `Frame`* or `Index` → `Done`; `Close` ends it.
 
 use framecache::DecodeSpec;
 use framecache::spec::SPEC_BYTES_MAX;
 
 use crate::decode::SPECS_MAX;
+use crate::decode::video::Trust;
 
 /// Longest message, either way: a job of [`SPECS_MAX`] specs at their canonical length.
 pub(super) const MESSAGE_BYTES_MAX: usize = 64 + SPECS_MAX * (16 + 2 + SPEC_TEXT_MAX);
@@ -27,7 +28,7 @@ const _: () = assert!(SPEC_TEXT_MAX <= SPEC_BYTES_MAX && MESSAGE_BYTES_MAX < 64 
 pub(super) enum ToWorker {
     /// First message: the limit to be locked in with.
     Begin { worker_memory: u64 },
-    /// One decode unit.
+    /// One decode unit, or a video's index.
     Job(Job),
     /// The answer to `NeedRange`: it lies at the window's start. `false`: it could not be read, give up.
     Range { there: bool },
@@ -38,7 +39,9 @@ pub(super) enum ToWorker {
 /// What a worker is to do. Places are in the shared memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Job {
-    /// Bytes of the object.
+    /// What is to be made.
+    pub(super) task: Task,
+    /// Bytes of the object; of a clip, of its package.
     pub(super) object_bytes: u64,
     /// Bytes of its start that lie in memory from 0 on.
     pub(super) first_bytes: u64,
@@ -54,6 +57,22 @@ pub(super) struct Job {
     pub(super) cpu_seconds: u64,
     /// Renditions and where to draw them, in rising order without overlap, behind the window.
     pub(super) places: Vec<Place>,
+}
+
+/// What is made of the input.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Task {
+    /// Renditions of a picture's frames.
+    Picture,
+    /// Renditions of a clip's frames: the spec of each place names its frame by its number in the package.
+    Clip {
+        /// Whether damaged frames are drawn too.
+        damaged_keep: bool,
+        /// How frames are to be turned, as an EXIF orientation.
+        orientation: u8,
+    },
+    /// A video's index, of at least this trust; it goes behind the window.
+    Index(Trust),
 }
 
 /// Where one rendition goes.
@@ -75,6 +94,8 @@ pub(super) enum FromWorker {
     Frame { index: u32, width: u32, height: u32 },
     /// The one at this place alone is not, and why. Likewise.
     Refused { index: u32, outcome: Outcome },
+    /// The index is made, of this many bytes.
+    Index { length: u64 },
     /// The job is over; CPU time it took.
     Done { outcome: Outcome, cpu_us: u64 },
 }
@@ -101,6 +122,8 @@ pub(super) enum Outcome {
     Unsupported(String),
     /// There are only so many frames.
     NoFrame { count: u32 },
+    /// The video's index is wrong of what is not drawn.
+    Differs,
 }
 
 impl ToWorker {
@@ -109,7 +132,8 @@ impl ToWorker {
         match self {
             Self::Begin { worker_memory } => out.tag(0).u64(*worker_memory),
             Self::Job(job) => {
-                out.tag(1)
+                job.task
+                    .encode(out.tag(1))
                     .u64(job.object_bytes)
                     .u64(job.first_bytes)
                     .u64(job.window_bytes)
@@ -140,8 +164,28 @@ impl ToWorker {
     }
 }
 
+impl Task {
+    fn encode<'a>(&self, out: &'a mut Writer) -> &'a mut Writer {
+        match self {
+            Self::Picture => out.tag(0).tag(0),
+            Self::Clip { damaged_keep, orientation } => out.tag(1).tag(u8::from(*damaged_keep) << 4 | orientation),
+            Self::Index(trust) => out.tag(2).tag(*trust as u8),
+        }
+    }
+
+    fn decode(rest: &mut Reader<'_>) -> Option<Self> {
+        Some(match (rest.tag()?, rest.tag()?) {
+            (0, 0) => Self::Picture,
+            (1, how @ 0..0x20) => Self::Clip { damaged_keep: how >> 4 == 1, orientation: how & 15 },
+            (2, trust) => Self::Index(Trust::from_number(trust)?),
+            _ => return None,
+        })
+    }
+}
+
 impl Job {
     fn decode(rest: &mut Reader<'_>) -> Option<Self> {
+        let task = Task::decode(rest)?;
         let [object_bytes, first_bytes, window_bytes] = [rest.u64()?, rest.u64()?, rest.u64()?];
         let [range_bytes, memory_bytes, pixels_max, cpu_seconds] = [rest.u64()?, rest.u64()?, rest.u64()?, rest.u64()?];
         let count = usize::from(rest.tag()?);
@@ -150,7 +194,7 @@ impl Job {
             Some(Place { offset, length, spec: rest.text(SPEC_TEXT_MAX)?.parse().ok()? })
         };
         let places = (0..count).map(|_| place(rest)).collect::<Option<Vec<_>>>()?;
-        Some(Self { object_bytes, first_bytes, window_bytes, range_bytes, memory_bytes, pixels_max, cpu_seconds, places })
+        Some(Self { task, object_bytes, first_bytes, window_bytes, range_bytes, memory_bytes, pixels_max, cpu_seconds, places })
     }
 }
 
@@ -162,6 +206,7 @@ impl Outcome {
             Self::NoRange => out.tag(2),
             Self::Unsupported(reason) => out.tag(3).text(reason, REASON_BYTES_MAX),
             Self::NoFrame { count } => out.tag(4).u32(*count),
+            Self::Differs => out.tag(5),
         }
     }
 
@@ -172,6 +217,7 @@ impl Outcome {
             2 => Self::NoRange,
             3 => Self::Unsupported(rest.text(REASON_BYTES_MAX)?),
             4 => Self::NoFrame { count: rest.u32()? },
+            5 => Self::Differs,
             _ => return None,
         })
     }
@@ -187,6 +233,7 @@ impl FromWorker {
             Self::Frame { index, width, height } => out.tag(2).u32(*index).u32(*width).u32(*height),
             Self::Done { outcome, cpu_us } => outcome.encode(out.tag(3).u64(*cpu_us)),
             Self::Refused { index, outcome } => outcome.encode(out.tag(4).u32(*index)),
+            Self::Index { length } => out.tag(5).u64(*length),
         };
         out.0
     }
@@ -207,6 +254,7 @@ impl FromWorker {
                 Self::Done { outcome: Outcome::decode(&mut rest)?, cpu_us }
             }
             4 => Self::Refused { index: rest.u32()?, outcome: Outcome::decode(&mut rest)? },
+            5 => Self::Index { length: rest.u64()? },
             _ => return None,
         };
         rest.0.is_empty().then_some(message)
@@ -288,6 +336,7 @@ mod tests {
         ];
         let (first_bytes, window_bytes, range_bytes, memory_bytes) = (100, 4096, 64, 1 << 20);
         Job {
+            task: Task::Picture,
             object_bytes: 1 << 40,
             first_bytes,
             window_bytes,
@@ -304,6 +353,11 @@ mod tests {
     fn messages_round_trip() {
         for message in
             [ToWorker::Begin { worker_memory: 5 }, ToWorker::Job(job()), ToWorker::Range { there: true }, ToWorker::Close]
+                .into_iter()
+                .chain(
+                    [Task::Clip { damaged_keep: true, orientation: 6 }, Task::Index(Trust::Proved)]
+                        .map(|task| ToWorker::Job(Job { task, ..job() })),
+                )
         {
             assert_eq!(ToWorker::decode(&message.encode()), Some(message));
         }
@@ -335,7 +389,7 @@ mod tests {
         }
     }
 
-    fn from_worker() -> [FromWorker; 7] {
+    fn from_worker() -> [FromWorker; 9] {
         [
             FromWorker::Ready(Sandboxed::Yes { landlock: true }),
             FromWorker::Ready(Sandboxed::No { reason: "no seccomp".into() }),
@@ -343,6 +397,8 @@ mod tests {
             FromWorker::Frame { index: 1, width: 2, height: 3 },
             FromWorker::Done { outcome: Outcome::Drawn, cpu_us: 1234 },
             FromWorker::Done { outcome: Outcome::Unsupported("planar".into()), cpu_us: 3 },
+            FromWorker::Done { outcome: Outcome::Differs, cpu_us: 3 },
+            FromWorker::Index { length: 1 << 20 },
             FromWorker::Done { outcome: Outcome::Undecodable("bad\u{7f}huffman".replace('\u{7f}', " ")), cpu_us: 0 },
         ]
     }

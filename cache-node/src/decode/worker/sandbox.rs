@@ -37,8 +37,10 @@ pub(super) fn before_the_lock() -> nix::Result<()> {
 ///
 /// `worker_memory` is what one job may take in addressable bytes, on top of what the process has mapped by now.
 pub(super) fn lock(worker_memory: u64) -> Result<bool, String> {
+    // Landlock shuts the file that says it.
+    let mapped = mapped_bytes().ok_or("the size of this process is not to be had")?;
     let landlock = landlock().map_err(|error| format!("landlock: {error}"))?;
-    limits(worker_memory).map_err(|error| format!("resource limits: {error}"))?;
+    limits(mapped.saturating_add(worker_memory)).map_err(|error| format!("resource limits: {error}"))?;
     seccomp().map_err(|error| format!("seccomp: {error}"))?;
     Ok(landlock)
 }
@@ -87,8 +89,7 @@ fn landlock() -> Result<bool, landlock::RulesetError> {
     Ok(status.ruleset != RulesetStatus::NotEnforced)
 }
 
-fn limits(worker_memory: u64) -> nix::Result<()> {
-    let space = mapped_bytes().saturating_add(worker_memory);
+fn limits(space: u64) -> nix::Result<()> {
     for (resource, limit) in [
         (Resource::RLIMIT_AS, space),
         (Resource::RLIMIT_CORE, 0),
@@ -102,10 +103,10 @@ fn limits(worker_memory: u64) -> nix::Result<()> {
 }
 
 /// Address space in use: program, libraries, stack, and what the allocator reserved at start (gigabytes, with some).
-fn mapped_bytes() -> u64 {
-    let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
-    let pages: u64 = statm.split(' ').next().and_then(|size| size.parse().ok()).unwrap_or(0);
-    pages * 4096
+fn mapped_bytes() -> Option<u64> {
+    let statm = std::fs::read_to_string("/proc/self/statm").ok()?;
+    let pages: u64 = statm.split(' ').next()?.parse().ok()?;
+    Some(pages * 4096)
 }
 
 fn seccomp() -> Result<(), Box<dyn std::error::Error>> {

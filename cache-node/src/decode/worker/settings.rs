@@ -20,6 +20,10 @@ pub struct PoolSettings {
     /// would always be taken for a stopped one. Default: 15; at 179 megapixels a smooth picture took 2 (measured, 4:4:4), a dense one
     /// takes some more.
     pub cpu_seconds: u64,
+    /// Wall-clock time that making a video's index may take. Default: 240 s; a scan reads the whole of what has no list of its frames.
+    pub index_deadline: Duration,
+    /// Most CPU seconds that making a video's index may take; what passes them is judged. Default: 180.
+    pub index_cpu_seconds: u64,
     /// Most pixels of a picture, and of a rendition. Default: [`PIXELS_MAX`].
     pub pixels_max: u64,
     /// The node's own binary; run as `program worker`.
@@ -44,6 +48,8 @@ impl PoolSettings {
             worker_memory: 3 << 30,
             deadline: Duration::from_secs(30),
             cpu_seconds: 15,
+            index_deadline: Duration::from_secs(240),
+            index_cpu_seconds: 180,
             pixels_max: PIXELS_MAX,
             program: program.into(),
             recycle_jobs: 10_000,
@@ -74,9 +80,9 @@ impl PoolSettings {
     }
 }
 
-/// Own memory of an idle worker: 0.8 MiB were measured after 5,000 jobs of 500x375, samples included (and 2.7 MiB of program text,
-/// which all share). The rest is room for the relocated data of a larger program.
-pub(super) const WORKER_BASELINE: u64 = 4 << 20;
+/// Own memory of an idle worker: 0.8 MiB were measured after 5,000 jobs of 500x375, samples included, and 6 MiB of what FFmpeg's libraries
+/// relocate at their start (program text is shared by all). The rest is room for more of that.
+pub(super) const WORKER_BASELINE: u64 = 8 << 20;
 
 /// Sample buffer that a worker keeps between jobs: 500x375 takes 0.5 MiB, 4 megapixels 12 MiB; larger ones are rare, and then the
 /// cost of mapping anew is small beside the decode.

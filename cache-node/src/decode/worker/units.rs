@@ -14,6 +14,25 @@ use tokio::sync::OwnedMutexGuard;
 pub(super) struct Unit {
     pub(super) id: ObjectId,
     pub(super) version: Version,
+    pub(super) part: Part,
+}
+
+/// What of the object it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Part {
+    /// A picture, with all its frames.
+    Picture,
+    /// The unit of a video that begins with this packet.
+    Clip(u64),
+    /// A video's index.
+    Index,
+}
+
+impl Unit {
+    /// The picture of that version.
+    pub(super) fn picture(id: &ObjectId, version: &Version) -> Self {
+        Self { id: id.clone(), version: version.clone(), part: Part::Picture }
+    }
 }
 
 type Lock = Arc<tokio::sync::Mutex<()>>;
@@ -59,7 +78,8 @@ mod tests {
     #[tokio::test]
     async fn turns_exclude_and_leave_nothing() {
         let units = Units::default();
-        let unit = |key: &str| Unit { id: ObjectId::new("abc", key).expect("id"), version: Version::new("1").expect("version") };
+        let version = Version::new("1").expect("version");
+        let unit = |key: &str| Unit::picture(&ObjectId::new("abc", key).expect("id"), &version);
         let first = units.turn(unit("a")).await;
         let other = units.turn(unit("b")).await;
         let mut waiter = Box::pin(units.turn(unit("a")));
