@@ -4,7 +4,7 @@ import builtins
 from collections.abc import Iterable, Iterator, Sequence
 from os import PathLike
 from types import TracebackType
-from typing import Any, Literal, Self, final
+from typing import Any, Literal, Self, final, overload
 
 __version__: str
 
@@ -139,41 +139,115 @@ class Batch:
 
 @final
 class Frames:
-    """Frames of one animation, in the order they were asked for."""
+    """Frames of one video or animation, in the order they were asked for."""
 
     @property
     def data(self) -> Tensor: ...
     @property
     def indices(self) -> list[int]: ...
+    @property
+    def pts_seconds(self) -> list[float]: ...
+    @property
+    def duration_seconds(self) -> list[float]: ...
     def __len__(self) -> int: ...
     def __getitem__(self, place: int, /) -> Tensor: ...
     def __iter__(self) -> Iterator[Tensor]: ...
 
 @final
 class Video:
-    """An animation, or the pages of a TIFF: what is known of it, and its frames."""
+    """A video, an animation, or the pages of a TIFF: what is known of it, and its frames."""
 
     @property
     def uri(self) -> str: ...
     @property
     def num_frames(self) -> int | None: ...
     @property
+    def num_frames_header(self) -> int | None: ...
+    @property
+    def average_fps(self) -> float | None: ...
+    @property
+    def duration_seconds(self) -> float | None: ...
+    @property
+    def begin_stream_seconds(self) -> float | None: ...
+    @property
+    def end_stream_seconds(self) -> float | None: ...
+    @property
     def width(self) -> int: ...
     @property
     def height(self) -> int: ...
     @property
+    def rotation(self) -> int: ...
+    @property
+    def codec(self) -> str | None: ...
+    @property
+    def pix_fmt(self) -> str | None: ...
+    @property
+    def color_space(self) -> str | None: ...
+    @property
+    def color_range(self) -> str | None: ...
+    @property
+    def color_primaries(self) -> str | None: ...
+    @property
+    def color_transfer(self) -> str | None: ...
+    @property
     def format(self) -> str: ...
     @property
+    def size(self) -> int: ...
+    @property
     def version(self) -> str: ...
+    @property
+    def keyframes(self) -> list[int]: ...
+    @property
+    def pts_origin(self) -> Literal["container", "synthesized"] | None: ...
+    @property
+    def damaged(self) -> bool: ...
     def get_frames_at(
         self,
         indices: Sequence[int],
         spec: Image | str | None = None,
         *,
+        damaged: Literal["error", "keep"] = "error",
         out: Any = None,
         timeout: float | None = None,
         **image: Any,
     ) -> Frames: ...
+    def get_frames_played_at(
+        self,
+        seconds: Sequence[float],
+        spec: Image | str | None = None,
+        *,
+        damaged: Literal["error", "keep"] = "error",
+        out: Any = None,
+        timeout: float | None = None,
+        **image: Any,
+    ) -> Frames: ...
+    def get_frames_played_in_range(
+        self,
+        start_seconds: float,
+        stop_seconds: float,
+        fps: float | None = None,
+        spec: Image | str | None = None,
+        *,
+        damaged: Literal["error", "keep"] = "error",
+        out: Any = None,
+        timeout: float | None = None,
+        **image: Any,
+    ) -> Frames: ...
+    def get_frames_uniform(
+        self,
+        count: int,
+        spec: Image | str | None = None,
+        *,
+        damaged: Literal["error", "keep"] = "error",
+        out: Any = None,
+        timeout: float | None = None,
+        **image: Any,
+    ) -> Frames: ...
+    def __len__(self) -> int: ...
+    @overload
+    def __getitem__(self, index: int, /) -> Tensor: ...
+    @overload
+    def __getitem__(self, index: slice, /) -> Frames: ...
 
 @final
 class Entry:

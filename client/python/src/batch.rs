@@ -112,6 +112,7 @@ impl Received {
             version: self.outcomes[index].as_ref().ok().map(ToString::to_string),
             size: head.map(|head| head.source),
             orientation: head.map(|head| head.orientation),
+            pts_seconds: head.map(|head| head.pts_seconds),
         }
     }
 
@@ -140,6 +141,13 @@ impl Received {
                 shapes.iter().take(8).map(|shape| format!("{shape:?}")).collect::<Vec<_>>().join(", ")
             )),
         }
+    }
+}
+
+impl Batch {
+    /// When the frame of a slot is shown, if there is one.
+    pub(crate) fn pts_seconds(&self, place: usize) -> Option<f64> {
+        self.slots.get(place)?.facts.pts_seconds
     }
 }
 

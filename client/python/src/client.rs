@@ -53,7 +53,12 @@ impl Client {
     }
 
     /// Asks the cluster and waits for the answer.
-    fn ask<T, W>(&self, py: Python<'_>, timeout: Option<f64>, work: impl FnOnce(framecache::Client, Call) -> W) -> PyResult<T>
+    pub(crate) fn ask<T, W>(
+        &self,
+        py: Python<'_>,
+        timeout: Option<f64>,
+        work: impl FnOnce(framecache::Client, Call) -> W,
+    ) -> PyResult<T>
     where
         T: Send + 'static,
         W: Future<Output = Result<T, Error>> + Send + 'static,
@@ -195,9 +200,10 @@ impl Client {
     #[pyo3(signature = (uri, timeout=None))]
     fn video(slf: &Bound<'_, Self>, uri: Bound<'_, PyString>, timeout: Option<f64>) -> PyResult<Video> {
         let py = slf.py();
-        let facts = slf.get().stat(py, &uri.to_cow()?, timeout)?;
-        if facts.format.is_empty() {
-            let error = Error::new(ErrorKind::Undecodable, "neither a picture nor an animation");
+        let id = object(py, &uri.to_cow()?)?;
+        let facts = slf.get().ask(py, timeout, |client, call| async move { client.stat(&id, &call).await })?;
+        if facts.media.format.is_empty() {
+            let error = Error::new(ErrorKind::Undecodable, "neither a video nor an animation nor a picture");
             return Err(exception(py, &Error { uri: Some(uri.to_string()), ..error }));
         }
         Ok(Video::new(slf.clone().unbind(), uri.unbind(), facts))

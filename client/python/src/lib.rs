@@ -7,6 +7,7 @@
 
 mod batch;
 mod client;
+mod colours;
 mod crop;
 mod dlpack;
 mod error;

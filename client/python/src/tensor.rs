@@ -62,6 +62,7 @@ pub(crate) struct Facts {
     pub(crate) version: Option<String>,
     pub(crate) size: Option<(u32, u32)>,
     pub(crate) orientation: Option<u8>,
+    pub(crate) pts_seconds: Option<f64>,
 }
 
 /// Pixels: uint8, row-major. One picture is ``[height, width, 3]``, a whole batch ``[pictures, height, width, 3]``.

@@ -1,51 +1,172 @@
-//! Animations: frames by index.
+//! Videos and animations: frames by index, by time, by range, evenly.
 
-use framecache::{Error, ErrorKind, Version};
+use framecache::client::ObjectFacts;
+use framecache::frame::Layout;
+use framecache::spec::{Damaged, Rate, SELECTED_MAX, Seconds, Selector};
+use framecache::wire::{FrameRow, VideoFacts};
+use framecache::{Error, ErrorKind, ImageSpec, ObjectId};
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyIterator, PyString};
+use pyo3::types::{PyDict, PyIterator, PySlice, PyString};
 
 use crate::batch::{Batch, OnError};
 use crate::client::{Client, object};
+use crate::colours::{MATRICES, PRIMARIES, RANGES, TRANSFERS, named};
 use crate::error::{exception, invalid};
-use crate::facts::Stat;
 use crate::spec::{Image, spec_of};
 use crate::tensor::Tensor;
 use crate::wanted::Wanted;
 
-/// An animated GIF, WebP, PNG or AVIF, or the pages of a TIFF: what is known of it, and its frames. Made by ``Client.video``; holds
-/// no frame.
+/// A video, an animated GIF, WebP, PNG or AVIF, or the pages of a TIFF: what is known of it, and its frames. Made by ``Client.video``;
+/// holds no frame.
+///
+/// ``video[3]`` and ``video[-1]`` are frames, ``video[10:20:2]`` is several; ``len(video)`` counts them.
 #[pyclass(frozen, module = "framecache")]
 pub(crate) struct Video {
     client: Py<Client>,
     uri: Py<PyString>,
-    facts: Stat,
+    facts: ObjectFacts,
+}
+
+/// How frames are made, as Python says it.
+struct How<'a, 'py> {
+    spec: Option<&'a Bound<'py, PyAny>>,
+    damaged: &'a str,
+    out: Option<&'a Bound<'py, PyAny>>,
+    timeout: Option<f64>,
+    image: Option<&'a Bound<'py, PyDict>>,
 }
 
 impl Video {
-    pub(crate) fn new(client: Py<Client>, uri: Py<PyString>, facts: Stat) -> Self {
+    pub(crate) fn new(client: Py<Client>, uri: Py<PyString>, facts: ObjectFacts) -> Self {
         Self { client, uri, facts }
+    }
+
+    fn film(&self) -> Option<&VideoFacts> {
+        self.facts.video.as_ref()
+    }
+
+    fn refuse(&self, py: Python<'_>, kind: ErrorKind, message: String) -> PyErr {
+        exception(py, &Error { uri: Some(self.uri.to_string()), ..Error::new(kind, message) })
     }
 
     /// Indices counted from the start, as far as it is known where the end is.
     fn counted(&self, py: Python<'_>, indices: &[i64]) -> PyResult<Vec<u64>> {
-        let frames = self.facts.frames.map(i64::from);
-        let refuse = |kind, message: String| {
-            let uri = Some(self.uri.to_string());
-            Err(exception(py, &Error { uri, ..Error::new(kind, message) }))
+        let frames = self.num_frames().map(|frames| i64::try_from(frames).unwrap_or(i64::MAX));
+        let outside = |index: i64, frames: i64| {
+            let message = format!("frame {index} of {frames}: want {} to {}", -frames, frames - 1);
+            Err(self.refuse(py, ErrorKind::OutOfRange, message))
         };
         let count = |&index: &i64| match (u64::try_from(index), frames) {
-            (Ok(_), Some(frames)) if index >= frames => refuse(ErrorKind::OutOfRange, format!("frame {index} of {frames}")),
+            (Ok(_), Some(frames)) if index >= frames => outside(index, frames),
             (Ok(frame), _) => Ok(frame),
             (Err(_), None) => {
-                refuse(ErrorKind::Invalid, format!("frame {index}: the number of frames is not known before they are decoded"))
+                let message = format!("frame {index}: the number of frames is not known before they are decoded");
+                Err(self.refuse(py, ErrorKind::Invalid, message))
             }
             (Err(_), Some(frames)) => match u64::try_from(frames + index) {
                 Ok(frame) => Ok(frame),
-                Err(_) => refuse(ErrorKind::OutOfRange, format!("frame {index} of {frames}")),
+                Err(_) => outside(index, frames),
             },
         };
         indices.iter().map(count).collect()
     }
+
+    /// What a selection comes to: asked of the cluster, which has the index.
+    fn rows(&self, py: Python<'_>, selector: Selector, timeout: Option<f64>) -> PyResult<Vec<FrameRow>> {
+        let (id, version) = (self.id(py)?, self.facts.version.clone());
+        let select = |client: framecache::Client, call| async move {
+            let selected = client.select(&id, Some(&version), &selector, &call).await;
+            // A frame that is not there is an `IndexError`; a time at which there is none is a value that is wrong.
+            selected.map_err(|error| match (&selector, &error.kind) {
+                (Selector::Frames(_), _) | (_, ErrorKind::Changed) => error,
+                (_, ErrorKind::OutOfRange) => Error { kind: ErrorKind::Invalid, ..error },
+                _ => error,
+            })
+        };
+        Ok(self.client.get().ask(py, timeout, select)?.frames)
+    }
+
+    fn id(&self, py: Python<'_>) -> PyResult<ObjectId> {
+        object(py, &self.uri.bind(py).to_cow()?)
+    }
+
+    /// Indices and times of frames, in that order.
+    fn at(&self, py: Python<'_>, frames: &[u64], timeout: Option<f64>) -> PyResult<Vec<FrameRow>> {
+        if self.film().is_none() {
+            // Frames of animations are shown one after the other; how long is not kept.
+            return Ok(frames.iter().map(|&frame| FrameRow { frame, ..FrameRow::default() }).collect());
+        }
+        let mut rows = Vec::with_capacity(frames.len());
+        for part in frames.chunks(SELECTED_MAX) {
+            let part = part.iter().map(|&frame| i64::try_from(frame).unwrap_or(i64::MAX)).collect();
+            rows.extend(self.rows(py, Selector::Frames(part), timeout)?);
+        }
+        Ok(rows)
+    }
+
+    fn frames(&self, py: Python<'_>, rows: Vec<FrameRow>, how: &How<'_, '_>) -> PyResult<Frames> {
+        let spec = self.spec(py, how)?;
+        let frames: Vec<u64> = rows.iter().map(|row| row.frame).collect();
+        let keys = frames.iter().map(|_| self.uri.clone_ref(py)).collect();
+        let (size, orientation) = ((self.facts.media.width, self.facts.media.height), self.facts.media.orientation);
+        let wanted = Wanted::Frames { id: self.id(py)?, version: self.facts.version.clone(), frames, spec, size, orientation };
+        let batch = self.client.get().receive(py, wanted, keys, OnError::Raise, how.out, how.timeout)?;
+        // Decoding may have shown that the index was wrong: what was counted by the old one is not handed on.
+        let is_meant = |(place, row): (usize, &FrameRow)| batch.pts_seconds(place).is_none_or(|pts| pts == row.pts_seconds);
+        if let Some((_, row)) = rows.iter().enumerate().find(|row| self.film().is_some() && !is_meant(*row)) {
+            let message = format!(
+                "frame {} is another one by now: what is wrong with the video was seen as it was decoded; open it again",
+                row.frame
+            );
+            return Err(self.refuse(py, ErrorKind::Changed, message));
+        }
+        Ok(Frames { batch: Py::new(py, batch)?, rows })
+    }
+
+    fn spec(&self, py: Python<'_>, how: &How<'_, '_>) -> PyResult<ImageSpec> {
+        let mut spec = match (how.spec, how.image) {
+            (Some(_), Some(_)) => return Err(invalid(py, "frames are made by a spec, or by its keywords, not by both")),
+            (None, Some(keywords)) => keyworded(py, keywords)?,
+            (spec, None) => spec_of(spec)?,
+        };
+        spec.damaged = match how.damaged {
+            "error" => Damaged::Error,
+            "keep" => Damaged::Keep,
+            other => return Err(invalid(py, format!("damaged={other:?}: want \"error\" or \"keep\""))),
+        };
+        Ok(spec)
+    }
+
+    fn seconds(&self, py: Python<'_>, seconds: f64) -> PyResult<Seconds> {
+        let VideoFacts { begin_seconds: begin, end_seconds: end, .. } = self.timed(py)?;
+        let outside = || invalid(py, format!("time {seconds} s outside of the video's [{begin}, {end}) s"));
+        Seconds::of(seconds).ok_or_else(outside)
+    }
+
+    /// What has no times has no frames by time.
+    fn timed(&self, py: Python<'_>) -> PyResult<&VideoFacts> {
+        self.film().ok_or_else(|| self.refuse(py, ErrorKind::Unsupported, "frames of an animation are had by index".into()))
+    }
+}
+
+/// A spec by its keywords; what is a video's alone is none of a picture's.
+fn keyworded(py: Python<'_>, keywords: &Bound<'_, PyDict>) -> PyResult<ImageSpec> {
+    let keywords = keywords.copy()?;
+    let layout: Option<String> = keywords.get_item("layout")?.map(|layout| layout.extract()).transpose()?;
+    let is_planes = layout.as_deref() == Some("planes");
+    if is_planes {
+        keywords.del_item("layout")?;
+    }
+    let image = py.get_type::<Image>().call((), Some(&keywords))?.cast_into::<Image>()?;
+    let mut spec = image.get().spec.clone();
+    if is_planes {
+        if spec != ImageSpec::default() {
+            return Err(invalid(py, "layout=\"planes\" gives frames as they were decoded: nothing else goes with it"));
+        }
+        spec.layout = Layout::Planes;
+    }
+    Ok(spec)
 }
 
 #[pymethods]
@@ -58,36 +179,136 @@ impl Video {
 
     /// Number of frames; ``None`` where only decoding would tell.
     #[getter]
-    fn num_frames(&self) -> Option<u32> {
-        self.facts.frames
+    fn num_frames(&self) -> Option<u64> {
+        self.film().map(|film| film.frames).or(self.facts.frames.map(u64::from))
     }
 
-    /// Width of a frame, in pixels.
+    /// Number of frames that the file's header claims, if it does.
+    #[getter]
+    fn num_frames_header(&self) -> Option<u64> {
+        self.film()?.header_frames
+    }
+
+    /// Frames a second, on average; ``None`` of an animation, as all that follows times.
+    #[getter]
+    fn average_fps(&self) -> Option<f64> {
+        let (over, under) = self.film()?.average_fps;
+        Some(f64::from(over) / f64::from(under))
+    }
+
+    /// From the first frame's beginning to the last one's end.
+    #[getter]
+    fn duration_seconds(&self) -> Option<f64> {
+        self.film().map(|film| film.duration_seconds)
+    }
+
+    /// When the first frame is shown.
+    #[getter]
+    fn begin_stream_seconds(&self) -> Option<f64> {
+        self.film().map(|film| film.begin_seconds)
+    }
+
+    /// When the last frame is no longer.
+    #[getter]
+    fn end_stream_seconds(&self) -> Option<f64> {
+        self.film().map(|film| film.end_seconds)
+    }
+
+    /// Width of a frame as stored, in pixels.
     #[getter]
     fn width(&self) -> u32 {
-        self.facts.width
+        self.facts.media.width
     }
 
-    /// Height of a frame, in pixels.
+    /// Height of a frame as stored, in pixels.
     #[getter]
     fn height(&self) -> u32 {
-        self.facts.height
+        self.facts.media.height
     }
 
-    /// Its format: ``"gif"``, ``"webp"``, ``"png"``, ``"avif"``, ``"tiff"``.
+    /// Degrees counter-clockwise by which frames are to be turned, as FFmpeg says it; ``orientation="apply"`` turns them.
+    #[getter]
+    fn rotation(&self) -> i16 {
+        self.film().map_or(0, |film| film.rotation)
+    }
+
+    /// The codec, by FFmpeg's name.
+    #[getter]
+    fn codec(&self) -> Option<&str> {
+        self.film().map(|film| &*film.codec)
+    }
+
+    /// The pixel format, by FFmpeg's name.
+    #[getter]
+    fn pix_fmt(&self) -> Option<&str> {
+        self.film().map(|film| &*film.pix_fmt)
+    }
+
+    /// The matrix, by FFmpeg's name; ``None`` where the stream does not say.
+    #[getter]
+    fn color_space(&self) -> Option<&'static str> {
+        named(&MATRICES, self.film()?.matrix)
+    }
+
+    /// ``"tv"`` (limited) or ``"pc"`` (full); ``None`` where the stream does not say.
+    #[getter]
+    fn color_range(&self) -> Option<&'static str> {
+        named(&RANGES, self.film()?.range)
+    }
+
+    /// The primaries, by FFmpeg's name; ``None`` where the stream does not say.
+    #[getter]
+    fn color_primaries(&self) -> Option<&'static str> {
+        named(&PRIMARIES, self.film()?.primaries)
+    }
+
+    /// The transfer characteristics, by FFmpeg's name; ``None`` where the stream does not say.
+    #[getter]
+    fn color_transfer(&self) -> Option<&'static str> {
+        named(&TRANSFERS, self.film()?.transfer)
+    }
+
+    /// Its format: ``"video"``, ``"gif"``, ``"webp"``, ``"png"``, ``"avif"``, ``"tiff"``.
     #[getter]
     fn format(&self) -> &str {
-        &self.facts.format
+        &self.facts.media.format
+    }
+
+    /// Bytes of the file.
+    #[getter]
+    fn size(&self) -> u64 {
+        self.facts.size
     }
 
     /// Its version (etag), when it was looked at.
     #[getter]
     fn version(&self) -> &str {
-        &self.facts.version
+        self.facts.version.as_str()
+    }
+
+    /// Indices of the frames at which decoding can begin; asks the cluster.
+    #[getter]
+    fn keyframes(&self, py: Python<'_>) -> PyResult<Vec<u64>> {
+        let Some(film) = self.film() else { return Ok(vec![0]) };
+        let frames: Vec<u64> = (0..film.frames).collect();
+        Ok(self.at(py, &frames, None)?.into_iter().filter(|row| row.starts).map(|row| row.frame).collect())
+    }
+
+    /// Where times come from: ``"container"``, or ``"synthesized"`` where it has none, and frames are counted out evenly.
+    #[getter]
+    fn pts_origin(&self) -> Option<&'static str> {
+        self.film().map(|film| if film.pts_synthesized { "synthesized" } else { "container" })
+    }
+
+    /// Whether something is wrong with the stream, as far as was looked; frames that are affected are errors, unless
+    /// ``damaged="keep"``.
+    #[getter]
+    fn damaged(&self) -> bool {
+        self.film().is_some_and(|film| film.damaged)
     }
 
     /// Frames by index, in that order; negative ones count from the end. Composited, as a player shows them. ``spec`` is an ``Image``,
-    /// or its text, or its keywords.
+    /// or its text, or its keywords; of a video also ``layout="planes"``, the planes as decoded, and ``damaged="keep"``.
     ///
     /// Raises ``OutOfRangeError`` (an ``IndexError``) for a frame that is not there, ``ChangedError`` where the file was replaced since
     /// it was looked at and the cluster does not hold that version any more, and otherwise what ``Client.images`` raises.
@@ -95,46 +316,129 @@ impl Video {
     /// >>> video = fc.Client("env").video("s3://photos/fun/ball.gif")
     /// >>> video.get_frames_at([0, 2, 2], short=64).data.shape
     /// (3, 64, 64, 3)
-    #[pyo3(signature = (indices, spec=None, *, out=None, timeout=None, **image))]
+    #[pyo3(signature = (indices, spec=None, *, damaged="error", out=None, timeout=None, **image))]
+    #[expect(clippy::too_many_arguments, reason = "each is a keyword of its own")]
     fn get_frames_at(
         &self,
         py: Python<'_>,
         indices: Vec<i64>,
         spec: Option<&Bound<'_, PyAny>>,
+        damaged: &str,
         out: Option<&Bound<'_, PyAny>>,
         timeout: Option<f64>,
         image: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Frames> {
-        let spec = match (spec, image) {
-            (None, Some(_)) => py.get_type::<Image>().call((), image)?.cast_into::<Image>()?.get().spec.clone(),
-            (Some(_), Some(_)) => {
-                let message = "frames are made by a spec, or by its keywords, not by both";
-                return Err(exception(py, &Error::new(ErrorKind::Invalid, message)));
-            }
-            (spec, None) => spec_of(spec)?,
+        let rows = self.at(py, &self.counted(py, &indices)?, timeout)?;
+        self.frames(py, rows, &How { spec, damaged, out, timeout, image })
+    }
+
+    /// The frames that are played at these times, in that order: of each the last one that is shown by then. Otherwise as
+    /// ``get_frames_at``; raises ``ValueError`` for a time at which nothing is shown.
+    #[pyo3(signature = (seconds, spec=None, *, damaged="error", out=None, timeout=None, **image))]
+    #[expect(clippy::too_many_arguments, reason = "each is a keyword of its own")]
+    fn get_frames_played_at(
+        &self,
+        py: Python<'_>,
+        seconds: Vec<f64>,
+        spec: Option<&Bound<'_, PyAny>>,
+        damaged: &str,
+        out: Option<&Bound<'_, PyAny>>,
+        timeout: Option<f64>,
+        image: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<Frames> {
+        let times = seconds.iter().map(|&seconds| self.seconds(py, seconds)).collect::<PyResult<Vec<_>>>()?;
+        let mut rows = Vec::with_capacity(times.len());
+        for part in times.chunks(SELECTED_MAX) {
+            rows.extend(self.rows(py, Selector::At(part.to_vec()), timeout)?);
+        }
+        self.frames(py, rows, &How { spec, damaged, out, timeout, image })
+    }
+
+    /// The frames from the one played at ``start_seconds`` to the last that begins before ``stop_seconds``; with ``fps`` so many a second.
+    /// At most 4,096. Otherwise as ``get_frames_played_at``.
+    #[pyo3(signature = (start_seconds, stop_seconds, fps=None, spec=None, *, damaged="error", out=None, timeout=None, **image))]
+    #[expect(clippy::too_many_arguments, reason = "each is a keyword of its own")]
+    fn get_frames_played_in_range(
+        &self,
+        py: Python<'_>,
+        start_seconds: f64,
+        stop_seconds: f64,
+        fps: Option<f64>,
+        spec: Option<&Bound<'_, PyAny>>,
+        damaged: &str,
+        out: Option<&Bound<'_, PyAny>>,
+        timeout: Option<f64>,
+        image: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<Frames> {
+        if start_seconds > stop_seconds {
+            return Err(invalid(py, format!("the range from {start_seconds} to {stop_seconds} s ends before it begins")));
+        }
+        let (from, to) = (self.seconds(py, start_seconds)?, self.seconds(py, stop_seconds)?);
+        let rate = |fps: f64| Rate::of(fps).ok_or_else(|| invalid(py, format!("fps={fps}: want frames a second, above 0")));
+        let fps = fps.map(rate).transpose()?;
+        let rows = self.rows(py, Selector::Range { from: Some(from), to: Some(to), fps }, timeout)?;
+        self.frames(py, rows, &How { spec, damaged, out, timeout, image })
+    }
+
+    /// ``count`` frames over the whole video, the first and the last among them, at equal steps. Otherwise as ``get_frames_at``.
+    #[pyo3(signature = (count, spec=None, *, damaged="error", out=None, timeout=None, **image))]
+    #[expect(clippy::too_many_arguments, reason = "each is a keyword of its own")]
+    fn get_frames_uniform(
+        &self,
+        py: Python<'_>,
+        count: u32,
+        spec: Option<&Bound<'_, PyAny>>,
+        damaged: &str,
+        out: Option<&Bound<'_, PyAny>>,
+        timeout: Option<f64>,
+        image: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<Frames> {
+        self.timed(py)?;
+        let rows = match count {
+            0 => return Err(invalid(py, "count=0: want one frame at least")),
+            count => self.rows(py, Selector::Uniform(count), timeout)?,
         };
-        let counted = self.counted(py, &indices)?;
-        let uri = self.uri.bind(py);
-        let id = object(py, &uri.to_cow()?)?;
-        let keys = counted.iter().map(|_| self.uri.clone_ref(py)).collect();
-        let version = Version::new(&self.facts.version).map_err(|error| invalid(py, error.to_string()))?;
-        let wanted = Wanted::Frames { id, version, frames: counted.clone(), spec };
-        let batch = self.client.get().receive(py, wanted, keys, OnError::Raise, out, timeout)?;
-        Ok(Frames { batch: Py::new(py, batch)?, indices: counted })
+        self.frames(py, rows, &How { spec, damaged, out, timeout, image })
+    }
+
+    fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
+        let unknown = || self.refuse(py, ErrorKind::Invalid, "the number of frames is not known before they are decoded".into());
+        self.num_frames().map(|frames| frames as usize).ok_or_else(unknown)
+    }
+
+    fn __getitem__<'py>(&self, py: Python<'py>, place: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        let how = How { spec: None, damaged: "error", out: None, timeout: None, image: None };
+        if let Ok(slice) = place.cast::<PySlice>() {
+            let count = isize::try_from(self.__len__(py)?).unwrap_or(isize::MAX);
+            let indices = slice.indices(count)?;
+            let places = (0..indices.slicelength as isize).map(|k| (indices.start + k * indices.step) as u64);
+            let rows = self.at(py, &places.collect::<Vec<u64>>(), None)?;
+            return Ok(Bound::new(py, self.frames(py, rows, &how)?)?.into_any());
+        }
+        let Ok(index) = place.extract::<i64>() else {
+            return Err(PyTypeError::new_err(format!(
+                "a frame is had by an index or a slice, not a {}",
+                place.get_type().name()?
+            )));
+        };
+        let rows = self.at(py, &self.counted(py, &[index])?, None)?;
+        let frames = self.frames(py, rows, &how)?;
+        Ok(Bound::new(py, frames.batch.get().at(0)?)?.into_any())
     }
 
     fn __repr__(&self) -> String {
-        let Stat { format, width, height, frames, .. } = &self.facts;
-        let frames = frames.map_or("frames not counted".into(), |frames| format!("{frames} frames"));
-        format!("<framecache.Video: {}, {format} {width}x{height}, {frames}>", self.uri)
+        let media = &self.facts.media;
+        let frames = self.num_frames().map_or("frames not counted".into(), |frames| format!("{frames} frames"));
+        let what = self.codec().unwrap_or(&media.format);
+        format!("<framecache.Video: {}, {what} {}x{}, {frames}>", self.uri, media.width, media.height)
     }
 }
 
-/// Frames of one animation, in the order they were asked for. Nothing of it copies.
+/// Frames of one video or animation, in the order they were asked for. Nothing of it copies.
 #[pyclass(frozen, module = "framecache")]
 pub(crate) struct Frames {
     batch: Py<Batch>,
-    indices: Vec<u64>,
+    rows: Vec<FrameRow>,
 }
 
 #[pymethods]
@@ -148,11 +452,23 @@ impl Frames {
     /// The index of each frame, from 0.
     #[getter]
     fn indices(&self) -> Vec<u64> {
-        self.indices.clone()
+        self.rows.iter().map(|row| row.frame).collect()
+    }
+
+    /// When each frame is shown; 0 of an animation.
+    #[getter]
+    fn pts_seconds(&self) -> Vec<f64> {
+        self.rows.iter().map(|row| row.pts_seconds).collect()
+    }
+
+    /// For how long each frame is shown; 0 of an animation.
+    #[getter]
+    fn duration_seconds(&self) -> Vec<f64> {
+        self.rows.iter().map(|row| row.duration_seconds).collect()
     }
 
     fn __len__(&self) -> usize {
-        self.indices.len()
+        self.rows.len()
     }
 
     fn __getitem__(&self, place: isize) -> PyResult<Tensor> {
@@ -164,6 +480,6 @@ impl Frames {
     }
 
     fn __repr__(&self) -> String {
-        format!("<framecache.Frames: {} frames>", self.indices.len())
+        format!("<framecache.Frames: {} frames>", self.rows.len())
     }
 }

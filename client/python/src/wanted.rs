@@ -2,6 +2,7 @@
 
 use framecache::batch::External;
 use framecache::client::Outcome;
+use framecache::frame::Layout;
 use framecache::{Batch as Slots, Call, Client, Error, ImageSpec, ObjectId, Version};
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::PyBufferError;
@@ -17,7 +18,7 @@ pub(crate) enum Wanted {
     /// Pictures, each cut by its own draw.
     Crops { ids: Vec<ObjectId>, crop: RandomResizedCrop },
     /// Frames of one animation.
-    Frames { id: ObjectId, version: Version, frames: Vec<u64>, spec: ImageSpec },
+    Frames { id: ObjectId, version: Version, frames: Vec<u64>, spec: ImageSpec, size: (u32, u32), orientation: u8 },
 }
 
 impl Wanted {
@@ -35,19 +36,30 @@ impl Wanted {
         }
     }
 
+    /// The shape, where the pictures' size is known too.
+    fn known_shape(&self) -> Option<[u32; 3]> {
+        self.fixed_shape().or_else(|| match self {
+            Self::Frames { spec, size: (width, height), orientation, .. } if spec.layout != Layout::Planes => {
+                let geometry = spec.turned_geometry(*width, *height, *orientation).ok()?;
+                Some(spec.shape(geometry.output()))
+            }
+            _ => None,
+        })
+    }
+
     /// Fills `slots`.
     pub(crate) async fn ask(&self, client: &Client, slots: &Slots, call: &Call) -> Vec<Outcome> {
         match self {
             Self::Images { ids, spec } => client.images(ids, spec, slots, call).await,
             Self::Crops { ids, crop } => client.random_crops(ids, &crop.crop, crop.epoch, slots, call).await,
-            Self::Frames { id, version, frames, spec } => client.frames((id, version), frames, spec, slots, call).await,
+            Self::Frames { id, version, frames, spec, .. } => client.frames((id, version), frames, spec, slots, call).await,
         }
     }
 
     /// The buffer of `out`, if the pictures fit it exactly.
     pub(crate) fn buffer(&self, out: &Bound<'_, PyAny>) -> PyResult<PyBuffer<u8>> {
         let py = out.py();
-        let shape = self.fixed_shape().ok_or_else(|| {
+        let shape = self.known_shape().ok_or_else(|| {
             invalid(py, "out= wants a spec whose output has one size, with crop or size; this one's depends on the picture")
         })?;
         // A torch tensor has no buffer of its own, but lends it as a numpy array.
@@ -69,7 +81,7 @@ impl Wanted {
     /// Where the pictures are received.
     pub(crate) fn slots(&self, out: Option<&PyBuffer<u8>>, memory: u64) -> Result<Slots, Error> {
         let count = self.count();
-        match (self.fixed_shape(), out) {
+        match (if out.is_some() { self.known_shape() } else { self.fixed_shape() }, out) {
             (Some(shape), Some(out)) => {
                 let external = External { pointer: out.buf_ptr().cast(), bytes: out.len_bytes() };
                 // SAFETY: the caller holds `out` exported, so it stays valid, until the slots are gone; that nothing else uses it
