@@ -9,6 +9,7 @@
 //! - `video`: the same of videos, by their index;
 //! - `others`: what other nodes hold, serve and decode;
 //! - `flight`: one fill for all who wait for it;
+//! - `lately`: what was brought in last, and from where;
 //! - `error`: why a read failed.
 //!
 //! What is missing here comes by one of two ways ([`Way`]): from the node that serves the key, or, on that node itself, from those that
@@ -22,6 +23,7 @@ mod error;
 mod fills;
 mod flight;
 mod frames;
+mod lately;
 mod others;
 mod raw;
 mod units;
@@ -49,6 +51,8 @@ use fills::{Fill, FillResult};
 use flight::{Flights, Grounded};
 pub use frames::Specs;
 use frames::{Unit, UnitResult};
+use lately::Lately;
+pub use lately::{LastFill, Source};
 pub use raw::Opened;
 use video::{Survey, SurveyResult, Videos};
 
@@ -80,6 +84,7 @@ pub struct Reader {
     units: Flights<Unit, UnitResult>,
     surveys: Flights<Survey, SurveyResult>,
     videos: Videos,
+    lately: Lately,
     /// A turn for each core: cutting is all work and no waiting.
     cuts: Arc<Semaphore>,
     counts: ReadCounts,
@@ -244,6 +249,7 @@ impl Reader {
             units,
             surveys,
             videos: Videos::default(),
+            lately: Lately::default(),
             cuts,
             counts,
             decodes,

@@ -3,18 +3,22 @@
 //! The index is made once for each version, kept beside the pages, and asked for from the node that serves the object. Decoding is what
 //! proves it: where a unit's frames are not where the index says, it is made anew with more trust, and the frames are decoded again.
 
+mod remembered;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bytes::{Bytes, BytesMut};
-use foyer::{Cache, CacheBuilder, LruConfig};
 use framecache::object::PAGE_BYTES;
 use framecache::spec::{Damaged, VideoSpec};
 use framecache::{ByteRange, DecodeSpec, ObjectId, Page, Tensor, Version};
 use futures::{FutureExt, StreamExt, TryStreamExt, stream};
 use tokio::time::{Instant, timeout_at};
 use tracing::Instrument;
+
+use remembered::Touch;
+pub(super) use remembered::Videos;
 
 use super::frames::lost;
 use super::others::There;
@@ -23,9 +27,6 @@ use super::{ReadError, Reader, Terms, landed};
 use crate::budget::{Level, Reservation};
 use crate::cache::{Body, Entry, EntryKey, Head, InsertHint, frames, pages};
 use crate::decode::{Clip, ClipFrame, ClipJob, DecodeError, IndexJob, Trust, VideoIndex, is_video};
-
-/// Bytes that indexes may take in RAM: some 40 hours of video at 30 frames a second.
-const INDEXES_BYTES: u64 = 48 << 20;
 
 /// Units of one request that are decoded at the same time.
 const CLIPS: usize = 4;
@@ -36,58 +37,8 @@ const RANGES: usize = 4;
 /// Longest read of the origin: a unit's bytes come in pieces of this.
 const READ_BYTES: u64 = 8 << 20;
 
-/// Frames, and bytes of them, that are kept beside those asked for when a unit is decoded again: whoever comes back to a unit goes on.
-const NEIGHBOURS: usize = 48;
+/// Bytes of frames that are kept beside those asked for.
 const NEIGHBOUR_BYTES: u64 = 32 << 20;
-
-/// Units that are remembered as decoded before.
-const TOUCHED: usize = 65_536;
-
-/// Videos' indexes, and which of their units were decoded lately.
-pub(super) struct Videos {
-    indexes: Cache<ObjectId, Indexed>,
-    touched: Cache<(ObjectId, u64), Version>,
-}
-
-#[derive(Clone)]
-struct Indexed {
-    version: Version,
-    index: Arc<VideoIndex>,
-}
-
-impl Default for Videos {
-    fn default() -> Self {
-        let lru = LruConfig::default;
-        let indexes = CacheBuilder::new(INDEXES_BYTES as usize)
-            .with_shards(4)
-            .with_eviction_config(lru())
-            .with_weighter(|_: &ObjectId, held: &Indexed| held.index.memory_bytes())
-            .build();
-        Self { indexes, touched: CacheBuilder::new(TOUCHED).with_shards(4).with_eviction_config(lru()).build() }
-    }
-}
-
-impl Videos {
-    fn get(&self, object: &ObjectId, version: &Version, trust: Trust) -> Option<Arc<VideoIndex>> {
-        let held = self.indexes.get(object)?;
-        let held = held.value();
-        (held.version == *version && held.index.trust() >= trust).then(|| held.index.clone())
-    }
-
-    fn insert(&self, object: &ObjectId, version: &Version, index: Arc<VideoIndex>) {
-        self.indexes.insert(object.clone(), Indexed { version: version.clone(), index });
-    }
-
-    /// Notes that the unit is decoded; whether it was before.
-    fn touch(&self, object: &ObjectId, version: &Version, unit: u64) -> bool {
-        let key = (object.clone(), unit);
-        let before = self.touched.get(&key).is_some_and(|known| known.value() == version);
-        if !before {
-            self.touched.insert(key, version.clone());
-        }
-        before
-    }
-}
 
 /// A survey under way.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -270,7 +221,7 @@ impl Reader {
         Ok((made.into_iter().map(|made| made.unwrap_or_else(none)).collect(), reservations))
     }
 
-    /// Decodes one unit: what is wanted of it, in that order, and where somebody came back to it, its neighbours too.
+    /// Decodes one unit: what is wanted of it, in that order, and where somebody reads on, its neighbours too.
     #[allow(clippy::too_many_arguments)] // one unit's whole story; a struct would only rename them
     async fn decode_clip(
         self: &Arc<Self>,
@@ -283,10 +234,11 @@ impl Reader {
         keeping: Keeping,
         terms: &Terms,
     ) -> Result<(Vec<Result<Tensor, ReadError>>, Reservation), Round> {
-        let again = self.videos.touch(&id.object(), &head.version, clip.unit_id());
+        let touch = self.videos.touch(&id.object(), &head.version, &clip);
+        let again = touch != Touch::First;
         let (mut clip, mut beside) = (clip, Vec::new());
-        if again && keeping == Keeping::Here {
-            beside = self.neighbours(index, &clip, id, head, wanted);
+        if let (Touch::ReadOn(ahead), Keeping::Here) = (touch, keeping) {
+            beside = self.neighbours(index, &clip, id, head, wanted, ahead);
             let mut frames: Vec<u64> = clip.frames.iter().copied().chain(beside.iter().map(|(frame, _)| *frame)).collect();
             frames.sort_unstable();
             frames.dedup();
@@ -296,6 +248,7 @@ impl Reader {
                 _ => beside.clear(),
             }
         }
+        self.videos.touched(&id.object(), &head.version, &clip, touch);
         let frame = |(frame, spec): &(u64, DecodeSpec)| {
             let number = clip.frames.binary_search(frame).map_err(|_| lost())? as u32;
             Ok::<_, ReadError>(ClipFrame {
@@ -346,7 +299,7 @@ impl Reader {
         Ok((made.into_iter().map(|tensor| Ok(tensor?)).collect(), reservation))
     }
 
-    /// Frames of the unit beside those wanted, made in the same way, nearest first; those that are held already are not.
+    /// Frames of the unit behind those wanted, made in the same way; those that are held already are not.
     fn neighbours(
         &self,
         index: &VideoIndex,
@@ -354,14 +307,13 @@ impl Reader {
         id: &ObjectId,
         head: &Head,
         wanted: &[(u64, DecodeSpec)],
+        count: usize,
     ) -> Vec<(u64, DecodeSpec)> {
-        let Some((from, spec)) = wanted.last().filter(|(_, spec)| !super::frames::is_one_off(spec)) else { return Vec::new() };
-        let mut near: Vec<u64> = clip.unit.clone().filter(|frame| !clip.frames.contains(frame)).collect();
-        // Ahead before behind: frames are read forwards more often than backwards.
-        near.sort_unstable_by_key(|frame| (frame < from, frame.abs_diff(*from)));
+        let Some((_, spec)) = wanted.last().filter(|(_, spec)| !super::frames::is_one_off(spec)) else { return Vec::new() };
+        let ahead = clip.frames.last().map_or(0, |last| last + 1)..clip.unit.end;
         let mut left = NEIGHBOUR_BYTES;
         let mut beside = Vec::new();
-        for frame in near.into_iter().take(NEIGHBOURS) {
+        for frame in ahead.take(count) {
             let spec = DecodeSpec::from(VideoSpec::at(frame, spec.image().clone()));
             let bytes = most_bytes(&ClipFrame { number: 0, shape: index.shape(frame), pts_seconds: 0.0, spec: spec.clone() });
             if bytes > left {

@@ -7,7 +7,7 @@ import av
 import painted
 import pytest
 from conftest import SEED, start, stop
-from videos import Served, origin_bytes
+from videos import Served, counters, origin_bytes
 
 GOP = 250
 GOPS = 10
@@ -112,6 +112,21 @@ def test_a_frame_of_an_mp4_costs_its_unit(files, cluster, name):
     assert costs[1][0] <= SHARE_MAX * costs[1][1]
     assert [number for number, _ in again] == [131, 130]
     assert again[0][1] == 0 and again[1][1] <= SHARE_MAX * costs[0][1]
+
+
+def test_a_video_read_on_is_decoded_ahead(cluster):
+    """Who wants the frames behind the last ones finds more of them made; who wants others pays for those alone."""
+    with cluster.client() as client:
+        of = Served.of(client, cluster, "start.mp4")
+
+        def decoded(indices: range) -> int:
+            before = counters(cluster)["framecache_units_total"]
+            assert of.numbers(of.at(indices)) == [index % GOP for index in indices]
+            return int(counters(cluster)["framecache_units_total"] - before)
+
+        onwards = [decoded(range(at, at + 4)) for at in range(0, 248, 4)]
+        assert onwards[:2] == [1, 1] and sum(onwards) <= 6, onwards
+        assert [decoded(range(GOP + at, GOP + at + 1)) for at in (60, 20, 90, 21, 61)] == [1, 1, 1, 1, 1]
 
 
 @pytest.mark.parametrize("name", ["long.mkv", "long.ts", "long.avi"])

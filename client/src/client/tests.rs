@@ -1,6 +1,7 @@
 //! The client before nodes that are played: what it learns, whom it asks, and how it moves on.
 
 mod hedges;
+mod past;
 mod stalls;
 
 use std::sync::Arc;
