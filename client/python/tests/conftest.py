@@ -66,10 +66,8 @@ def start(folder: Path, state: Path, nodes: int = 1, bucket: str = "photos", **s
         bucket,
         "--ready-file",
         ready,
-        "--disk",
-        "256MiB",
     ]
-    options = {name: value for name, value in settings.items() if name.islower()}
+    options = {"disk": "256MiB"} | {name: value for name, value in settings.items() if name.islower()}
     command += [part for name, value in options.items() for part in (f"--{name}", value)]
     keys = {f"FRAMECACHE_{name}": value for name, value in settings.items() if name not in options}
     environment = {**os.environ, "XDG_STATE_HOME": str(state), **keys}

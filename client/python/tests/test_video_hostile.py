@@ -32,7 +32,7 @@ def node(tmp_path_factory):
     painted.encode(folder / "good.mp4", "libx264", range(48), clips.X264, gop=12, bframes=2)
     painted.encode(folder / "plain.mp4", "libx264", range(24), clips.X264 | {"x264-params": "bframes=0:scenecut=0"}, gop=12)
     (folder / "good.jpg").write_bytes(jpeg(picture(320, 240, SEED)))
-    cluster = start(folder, state, memory="1GiB", DECODE__WORKERS="2", CACHE__RAW_RAM="64MiB", CACHE__DECODED_RAM="64MiB")
+    cluster = start(folder, state, memory="4GiB", DECODE__WORKERS="2", CACHE__RAW_RAM="64MiB", CACHE__DECODED_RAM="64MiB")
     with cluster.client() as client:
         yield cluster, client
     stop(cluster)
@@ -51,7 +51,7 @@ def tried(client, cluster, name: str, seconds: float = TIMEOUT) -> str:
         count = video.num_frames or 1
         frames = video.get_frames_at(sorted({0, count // 2, count - 1}), timeout=seconds, size=(32, 20))
         return f"{len(frames)} of {count} frames"
-    except NOT_HAD as error:
+    except (fc.TimeoutError, *NOT_HAD) as error:
         return f"{type(error).__name__}: {error}"
     finally:
         took = time.monotonic() - begun
@@ -96,6 +96,8 @@ def test_headers_that_lie_are_seen_through(node):
     to a lie that costs nothing to see."""
     cluster, client = node
     plain = (Path(cluster.folder) / "plain.mp4").read_bytes()
+    with Beside(client, cluster):
+        time.sleep(1)  # both decoders run, and every connection is there
     before, lost = at_rest(cluster), deaths(cluster)
     lies = [(f"lie-{name}.mp4", data) for name, data in hostile.lying(plain)]
 
@@ -110,7 +112,7 @@ def test_headers_that_lie_are_seen_through(node):
         each(lies, check, lambda lie: lie[0])
     after = at_rest(cluster)
     print(f"beside: {spread(beside.times)}; {deaths(cluster) - lost} decoders ended\n{before}\n{after}")
-    assert deaths(cluster) - lost <= 8
+    assert deaths(cluster) - lost <= 2
     assert (after.descriptors, after.own_descriptors) == (before.descriptors, before.own_descriptors) and after.files <= 2
 
 
@@ -213,7 +215,8 @@ def test_small_frames_of_8k_are_given_or_refused_in_time(node):
         for task in impatient:
             task.result()
     print(f"8k: {len(data)} bytes a frame, {said}; beside: {spread(beside.times)}")
-    assert any("frames" in answer for answer in said[4:]) or counters(cluster)["framecache_budget_refused_total"]
+    assert all("frames" in answer or "Timeout" in answer or "Undecodable" in answer for answer in said)
+    assert any("frames" in answer for answer in said[4:])
     assert max(beside.times) < 20
     at_rest(cluster)
 
@@ -330,7 +333,7 @@ def test_a_small_budget_refuses_what_is_large_and_serves_the_rest(tmp_path_facto
     (folder / "good.jpg").write_bytes(jpeg(picture(320, 240, SEED)))
     data, _ = hostile.one("libx264", EIGHT_K, options={"preset": "ultrafast", "x264-params": "keyint=1"})
     hostile.repeated(folder / "8k.ts", data, "libx264", EIGHT_K, 30)
-    small = {"memory": "384MiB", "CACHE__RAW_RAM": "16MiB", "CACHE__DECODED_RAM": "16MiB", "DECODE__WORKERS": "2"}
+    small = {"memory": "600MiB", "disk": "0", "CACHE__RAW_RAM": "16MiB", "CACHE__DECODED_RAM": "16MiB", "DECODE__WORKERS": "2"}
     cluster = start(folder, state, **small)
     try:
         with cluster.client() as client, Beside(client, cluster) as beside, ThreadPoolExecutor(8) as pool:

@@ -216,7 +216,9 @@ fn video_refused(error: VideoError) -> Result<Outcome, Ended> {
     Ok(match error {
         VideoError::Undecodable(reason) => Outcome::Undecodable(reason),
         VideoError::Unsupported(reason) => Outcome::Unsupported(reason),
-        VideoError::OutOfMemory => return Err(Ended::OutOfMemory),
+        // FFmpeg gives back what it has and goes on: a header that asks for too much costs no decoder.
+        VideoError::OutOfMemory if sandbox::is_short_of_memory() => return Err(Ended::Short),
+        VideoError::OutOfMemory => Outcome::Unsupported("it takes more memory than a decoder has".into()),
         VideoError::Gone(_) => return Err(Ended::Lost),
     })
 }
