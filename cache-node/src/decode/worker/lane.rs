@@ -1,5 +1,5 @@
 //! Jobs of one kind, and the workers that they may keep: pictures and clips take milliseconds, and a video's index may take minutes. Each
-//! kind has workers of its own and is told to come back by its own pace, so that neither waits for the other.
+//! kind has a queue of its own and is told to come back by its own pace, and indexes never keep all workers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};

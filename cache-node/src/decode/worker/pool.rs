@@ -64,7 +64,7 @@ impl WorkerPool {
         let spawner = Spawner::start(settings.program.clone(), settings.test_codecs).map_err(StartError::Spawn)?;
         let pool = Arc::new(Pool {
             lane: Lane::new(settings.workers, settings.queue_max()),
-            surveys: Lane::new(settings.workers, settings.queue_max()),
+            surveys: Lane::new(settings.workers.saturating_sub(1).max(1), settings.queue_max()),
             spawner,
             settings,
             idle: Mutex::default(),
@@ -141,9 +141,9 @@ impl Decoder for WorkerPool {
 struct Pool {
     settings: PoolSettings,
     spawner: Spawner,
-    /// Pictures and clips.
+    /// All jobs: a slot for each worker.
     lane: Arc<Lane>,
-    /// Indexes of videos. Their workers are beside those of the others, and end where as many rest already.
+    /// Indexes of videos, which take slots of the above too, but one fewer than there are: one is always left for what takes milliseconds.
     surveys: Arc<Lane>,
     /// Workers at rest; the last one used is the first taken, so that few stay warm when little is to do.
     idle: Mutex<Vec<Worker>>,
@@ -191,7 +191,7 @@ impl Pool {
         let order = Order::prepare(&job, allowed, &self.settings).await?;
         match order.is_idle() {
             true => Ok(order.refusals()),
-            false => self.clone().send_out(order, tried, turn, self.lane.clone()).await,
+            false => self.clone().send_out(order, tried, turn, vec![self.lane.clone()]).await,
         }
     }
 
@@ -204,7 +204,7 @@ impl Pool {
         let parcel = Parcel::prepare(&job, &self.settings)?;
         match parcel.is_idle() {
             true => Ok(parcel.refusals()),
-            false => self.clone().send_out(parcel, tried, turn, self.lane.clone()).await,
+            false => self.clone().send_out(parcel, tried, turn, vec![self.lane.clone()]).await,
         }
     }
 
@@ -214,7 +214,7 @@ impl Pool {
         let tried = vec![job.suspect()];
         tried.iter().try_for_each(|suspect| self.allowed(suspect))?;
         let survey = Survey::of(&job, &self.settings);
-        self.clone().send_out(survey, tried, turn, self.surveys.clone()).await
+        self.clone().send_out(survey, tried, turn, vec![self.surveys.clone(), self.lane.clone()]).await
     }
 
     /// From an errand to its answer, when there is a slot for it.
@@ -223,15 +223,18 @@ impl Pool {
         errand: E,
         tried: Vec<Suspect>,
         turn: Turn,
-        lane: Arc<Lane>,
+        lanes: Vec<Arc<Lane>>,
     ) -> Result<E::Made, DecodeError> {
-        let slot = lane.slot().await.ok_or_else(|| DecodeError::WorkerLost("the pool is closed".into()))?;
+        let mut slots = Vec::with_capacity(lanes.len());
+        for lane in &lanes {
+            slots.push(lane.slot().await.ok_or_else(|| DecodeError::WorkerLost("the pool is closed".into()))?);
+        }
         let (reply, answer) = oneshot::channel();
         // On a task of its own: who gives up waiting does not tear a worker from its job, and deaths are counted all the same.
         let pool = self.clone();
         self.tasks.spawn(async move {
-            let answer = pool.attempts(&errand, tried, &turn, &lane, &reply).await;
-            drop((slot, turn));
+            let answer = pool.attempts(&errand, tried, &turn, &lanes[0], &reply).await;
+            drop((slots, turn));
             let _ = reply.send(answer);
         });
         answer.await.unwrap_or_else(|_| Err(DecodeError::WorkerLost("the runtime is going down".into())))
@@ -317,19 +320,7 @@ impl Pool {
             self.counts.recycled.fetch_add(1, Relaxed);
             return self.retire(worker).await;
         }
-        let one_too_many = {
-            let mut idle = self.idle.lock();
-            match idle.len() < self.settings.workers {
-                true => {
-                    idle.push(worker);
-                    None
-                }
-                false => Some(worker),
-            }
-        };
-        if let Some(worker) = one_too_many {
-            self.retire(worker).await;
-        }
+        self.idle.lock().push(worker);
     }
 
     async fn retire(&self, worker: Worker) {
