@@ -232,4 +232,6 @@ def test_a_frame_of_a_gibibyte_costs_its_unit(once, tmp_path, name):
     )
     assert indexes == 1
     assert more <= SHARE_MAX * unit_bytes[unit - 5] and cost <= SHARE_MAX * unit_bytes[unit]
-    assert opened <= whole * 1.02 if not is_listed else opened + cost <= SHARE_MAX * (unit_bytes[unit] + head)
+    # That a raw stream has no times is found by a scan; then it is decoded to know its frames: it is read twice.
+    scans = 2 if name.endswith("h264") else 1
+    assert opened <= scans * whole * 1.02 if not is_listed else opened + cost <= SHARE_MAX * (unit_bytes[unit] + head)
