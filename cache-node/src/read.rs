@@ -6,7 +6,7 @@
 //! - `fills`: how what is missing is brought;
 //! - `frames`: decoded pictures, one flight a decode unit;
 //! - `units`: what a unit's flight does;
-//! - `video`: the same of videos, by their index;
+//! - `video`: indexes of videos; `clips`: their frames, unit by unit;
 //! - `others`: what other nodes hold, serve and decode;
 //! - `flight`: one fill for all who wait for it;
 //! - `lately`: what was brought in last, and from where;
@@ -19,6 +19,7 @@
 //! waiting for it; a fill runs on the node's task set under its own deadline, so that no caller's end harms another; bytes of two
 //! versions never meet.
 
+mod clips;
 mod error;
 mod fills;
 mod flight;

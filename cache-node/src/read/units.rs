@@ -13,8 +13,8 @@ use framecache::{ByteRange, DecodeSpec, Error, ErrorKind, Lent, ObjectId, Page, 
 use tokio::time::Instant;
 use tracing::Instrument;
 
+use super::clips::Keeping;
 use super::frames::{is_one_off, lost};
-use super::video::Keeping;
 use super::{ReadError, Reader, Terms};
 use crate::budget::{Level, Reservation};
 use crate::cache::{DiskPresence, Entry, Head, InsertHint, frames, pages};

@@ -354,9 +354,11 @@ async fn facts(uri: &str, service: &Arc<Service>, request: &Request) -> Result<(
 fn media(probe: Result<Probe, ReadError>) -> Result<(StatPayload, Ext), ReadError> {
     let probe = match probe {
         Ok(probe) => probe,
-        Err(ReadError::Undecodable(_) | ReadError::Unsupported(_) | ReadError::TooLarge(_)) => {
+        Err(error @ (ReadError::Undecodable(_) | ReadError::Unsupported(_) | ReadError::TooLarge(_))) => {
             let none = StatPayload { format: String::new(), width: 0, height: 0, orientation: 1, decode_bytes: 0 };
-            return Ok((none, Ext::new()));
+            let ItemHead { status, message, .. } = read_failure(&error);
+            let words = &message.as_bytes()[..message.floor_char_boundary(ext::REFUSED_BYTES_MAX)];
+            return Ok((none, vec![(ext::REFUSED, [&status.to_le_bytes(), words].concat())]));
         }
         Err(error) => return Err(error),
     };

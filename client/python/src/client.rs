@@ -203,7 +203,8 @@ impl Client {
         let id = object(py, &uri.to_cow()?)?;
         let facts = slf.get().ask(py, timeout, |client, call| async move { client.stat(&id, &call).await })?;
         if facts.media.format.is_empty() {
-            let error = Error::new(ErrorKind::Undecodable, "neither a video nor an animation nor a picture");
+            let none = || Error::new(ErrorKind::Undecodable, "neither a video nor an animation nor a picture");
+            let error = facts.refused.unwrap_or_else(none);
             return Err(exception(py, &Error { uri: Some(uri.to_string()), ..error }));
         }
         Ok(Video::new(slf.clone().unbind(), uri.unbind(), facts))

@@ -48,6 +48,16 @@ pub struct ObjectFacts {
     pub frames: Option<u32>,
     /// What is known of the video, if it is one.
     pub video: Option<VideoFacts>,
+    /// Why it is no picture and no video, if it is none.
+    pub refused: Option<Error>,
+}
+
+/// What [`ext::REFUSED`] says.
+fn refusal(said: &[u8]) -> Option<Error> {
+    let (status, words) = said.split_first_chunk()?;
+    let words = &words[..words.len().min(ext::REFUSED_BYTES_MAX)];
+    let message = String::from_utf8_lossy(words).into_owned();
+    Error::from_item(&ItemHead { status: u16::from_le_bytes(*status), message, ..ItemHead::default() })
 }
 
 impl ObjectFacts {
@@ -60,7 +70,8 @@ impl ObjectFacts {
         let mode = item.addition(ext::MODE).map(String::from_utf8_lossy).unwrap_or_default().into_owned();
         let frames = item.addition(ext::FRAMES).and_then(|bytes| bytes.try_into().ok()).map(u32::from_le_bytes);
         let video = item.addition(ext::VIDEO).map(codec::decode).transpose().map_err(|e| protocol(e.to_string()))?;
-        Ok(Self { version, size: item.size, media: reply.message(item).await?, mode, frames, video })
+        let refused = item.addition(ext::REFUSED).and_then(refusal);
+        Ok(Self { version, size: item.size, media: reply.message(item).await?, mode, frames, video, refused })
     }
 }
 

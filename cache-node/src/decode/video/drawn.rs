@@ -153,15 +153,18 @@ impl VideoIndex {
 
     /// Pixels of all frames that are decoded on the way to the last one of `clip`.
     pub(crate) fn decoded_pixels(&self, clip: &Clip) -> u64 {
-        let (width, height) = self.size(clip.frames[0]);
-        let packets = u64::from(clip.last - clip.start) + 1;
-        packets.saturating_mul(u64::from(width) * u64::from(height))
+        let largest = self.kept.sizes.iter().map(|&(width, height)| u64::from(width) * u64::from(height)).max();
+        u64::from(clip.packets()).saturating_mul(largest.unwrap_or(0))
     }
 
     /// Bytes that its decoder keeps for itself, reference frames and their tables: 16 of them are the most that a level allows.
     pub(crate) fn decoder_bytes(&self) -> u64 {
-        let shape = self.shape(0);
-        20 * shape.planes_bytes.max(u64::from(shape.width) * u64::from(shape.height))
+        let sampling = Sampling::of(&self.facts().format);
+        let of = |&(width, height): &(u32, u32)| {
+            let planes = sampling.map_or(0, |sampling| sampling.bytes(width, height));
+            planes.max(u64::from(width) * u64::from(height))
+        };
+        20 * self.kept.sizes.iter().map(of).max().unwrap_or(0)
     }
 
     /// Bytes of a clip's packets.
@@ -210,6 +213,11 @@ impl Clip {
     /// The unit's name: its first packet.
     pub(crate) fn unit_id(&self) -> u64 {
         self.start.into()
+    }
+
+    /// Packets that are decoded.
+    pub(crate) fn packets(&self) -> u32 {
+        self.last - self.start + 1
     }
 }
 

@@ -113,7 +113,7 @@ pub struct VideoIndex {
 pub const INDEX_BYTES_MAX: usize = 64 << 20;
 
 /// Moves with what is archived and what it means.
-const FORM: u32 = 1;
+const FORM: u32 = 2;
 
 /// What is archived.
 #[derive(Clone, Debug, PartialEq, Archive, Serialize, Deserialize)]
@@ -122,6 +122,8 @@ pub(super) struct Kept {
     library: u32,
     pub(super) object_bytes: u64,
     pub(super) facts: Facts,
+    /// What trust it was made for: that it could not be had is known, and is not found out again.
+    pub(super) made_for: Trust,
     pub(super) parameters: Parameters,
     /// Whether packets were listed by the container, and their bytes never seen.
     pub(super) is_listed: bool,
@@ -190,6 +192,11 @@ impl VideoIndex {
     /// What the clip is.
     pub fn facts(&self) -> &Facts {
         &self.kept.facts
+    }
+
+    /// Whether it is the one to be had where that trust is wanted.
+    pub fn answers(&self, wanted: Trust) -> bool {
+        self.kept.made_for.max(self.facts().trust) >= wanted
     }
 
     /// Frames.
@@ -343,12 +350,13 @@ impl Kept {
         rows: Vec<Row>,
         sizes: Vec<(u32, u32)>,
     ) -> Self {
-        let (form, library) = (FORM, super::library());
+        let (form, library, made_for) = (FORM, super::library(), facts.trust);
         Self {
             form,
             library,
             object_bytes,
             facts,
+            made_for,
             parameters,
             is_listed,
             time_base,

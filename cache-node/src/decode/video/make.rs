@@ -20,9 +20,15 @@ use crate::decode::Limits;
 /// Predicted reads only the header of an MP4 and its first picture, and other containers once; mapped reads and decodes all once; proved
 /// twice. Blocks on the input and computes; takes memory for the table and up to 64 MiB of the object at a time, and twice a unit's
 /// bytes where it proves. A unit that is too long for a [package](super::PACKAGE_BYTES_MAX) cannot be proved and leaves the whole at
-/// mapped.
+/// mapped, which [answers](VideoIndex::answers) for it all the same.
 pub fn make(input: &mut dyn Input, trust: Trust, limits: &Limits) -> Result<VideoIndex, VideoError> {
     av::warm_up();
+    let mut index = made(input, trust, limits)?;
+    index.kept.made_for = trust;
+    Ok(index)
+}
+
+fn made(input: &mut dyn Input, trust: Trust, limits: &Limits) -> Result<VideoIndex, VideoError> {
     if trust == Trust::Predicted {
         // What the short way cannot do the long way can, or says why it cannot.
         match listed(input, limits) {

@@ -48,7 +48,8 @@ pub type Sink<'a> = &'a mut dyn FnMut(usize, Result<Frame<'_>, FrameError>) -> R
 /// Decodes a package by a fresh decoder of one thread and hands over each wanted frame once, or why there is none.
 ///
 /// Pictures that nobody wants and no other is predicted from are passed over, but with `damaged_keep`. Frames are damaged where the
-/// decoder complained of anything else in the unit before them, or of themselves; `damaged_keep` hands those over as they come out. By an index that is predicted, damage is a difference. Frames come in the order in which they are shown.
+/// decoder complained of anything else in the unit before them, or of themselves; `damaged_keep` hands those over as they come out. By an
+/// index that is predicted, damage is a difference. Frames come in the order in which they are shown.
 pub fn decode(package: &[u8], damaged_keep: bool, limits: &Limits, each: Sink<'_>) -> Result<(), DecodeEnd> {
     av::warm_up();
     let package = Package::from_bytes(package).ok_or(DecodeEnd::Malformed)?;

@@ -9,6 +9,7 @@ use super::memory::{Mapping, Samples};
 use super::planted::Fault;
 use super::protocol::{FromWorker, Job, MESSAGE_BYTES_MAX, Outcome, Place, Task, ToWorker};
 use super::settings::{SAMPLES_KEPT, SHARED_KEPT};
+use super::survey::reads_max;
 use super::{Ended, Parent, sandbox};
 use crate::decode::formats::{Failure, Input};
 use crate::decode::image::{self, Drawing};
@@ -65,7 +66,7 @@ impl Bench {
         let drawn = image::draw(&mut input, &probe, room, &mut drawings);
         match (input.ended, drawn) {
             (Some(Stopped::NoRange), _) => Ok(Outcome::NoRange),
-            (Some(Stopped::Lost), _) => Err(Ended::Lost),
+            (Some(Stopped::Lost | Stopped::Enough), _) => Err(Ended::Lost),
             // Libraries call a picture broken, too, where they are refused memory for it.
             (None, Err(failure)) if failure != Failure::OutOfMemory && sandbox::is_short_of_memory() => Err(Ended::Short),
             (None, drawn) => {
@@ -134,12 +135,15 @@ impl Bench {
         let memory = self.shared.of(output.as_fd(), job.memory_bytes).ok_or(Ended::OutOfMemory)?;
         let window = usize::try_from(job.window_bytes).map_err(|_| Ended::Lost)?;
         let (input, place) = memory.split_at_mut_checked(window).ok_or(Ended::Lost)?;
-        let mut windows = Windows::new(input, job, parent)?;
+        let mut windows = Windows { left: reads_max(job.object_bytes), ..Windows::new(input, job, parent)? };
         let limits = Limits { pixels_max: job.pixels_max };
         let made = video::make(&mut windows, trust, &limits);
         match (windows.ended, made) {
             (Some(Stopped::NoRange), _) => Ok(Outcome::NoRange),
             (Some(Stopped::Lost), _) => Err(Ended::Lost),
+            (Some(Stopped::Enough), _) => {
+                Ok(Outcome::Unsupported("its parts lie so far apart that it would be read many times".into()))
+            }
             (None, Err(error)) if error != VideoError::OutOfMemory && sandbox::is_short_of_memory() => Err(Ended::Short),
             (None, Err(error)) => video_refused(error),
             (None, Ok(index)) => {
@@ -212,7 +216,9 @@ fn video_refused(error: VideoError) -> Result<Outcome, Ended> {
     Ok(match error {
         VideoError::Undecodable(reason) => Outcome::Undecodable(reason),
         VideoError::Unsupported(reason) => Outcome::Unsupported(reason),
-        VideoError::OutOfMemory => return Err(Ended::OutOfMemory),
+        // FFmpeg gives back what it has and goes on: a header that asks for too much costs no decoder.
+        VideoError::OutOfMemory if sandbox::is_short_of_memory() => return Err(Ended::Short),
+        VideoError::OutOfMemory => Outcome::Unsupported("it takes more memory than a decoder has".into()),
         VideoError::Gone(_) => return Err(Ended::Lost),
     })
 }
@@ -257,6 +263,8 @@ struct Windows<'a> {
     end: u64,
     object_bytes: u64,
     range_bytes: u64,
+    /// Bytes that may be brought yet.
+    left: u64,
     parent: &'a Parent,
     ended: Option<Stopped>,
 }
@@ -265,6 +273,8 @@ struct Windows<'a> {
 #[derive(Clone, Copy)]
 enum Stopped {
     NoRange,
+    /// It was read often enough.
+    Enough,
     Lost,
 }
 
@@ -272,10 +282,20 @@ impl<'a> Windows<'a> {
     fn new(memory: &'a mut [u8], job: &Job, parent: &'a Parent) -> Result<Self, Ended> {
         let held = usize::try_from(job.first_bytes).ok().filter(|&held| held <= memory.len()).ok_or(Ended::Lost)?;
         let range_bytes = job.range_bytes.min(memory.len() as u64);
-        Ok(Self { memory, held, end: job.first_bytes, object_bytes: job.object_bytes, range_bytes, parent, ended: None })
+        Ok(Self {
+            memory,
+            held,
+            end: job.first_bytes,
+            object_bytes: job.object_bytes,
+            range_bytes,
+            left: u64::MAX,
+            parent,
+            ended: None,
+        })
     }
 
     fn bring(&mut self, start: u64, length: usize) -> Result<(), Stopped> {
+        self.left = self.left.checked_sub(length as u64).ok_or(Stopped::Enough)?;
         let need = FromWorker::NeedRange { start, length: length as u64 };
         self.parent.send(&need).map_err(|_| Stopped::Lost)?;
         match self.parent.receive(&mut [0; MESSAGE_BYTES_MAX]) {
