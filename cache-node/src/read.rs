@@ -23,6 +23,7 @@ mod fills;
 mod flight;
 mod frames;
 mod others;
+mod ranges;
 mod raw;
 mod units;
 mod video;

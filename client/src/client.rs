@@ -46,7 +46,7 @@ use news::News;
 use tries::Tries;
 
 pub use control::{Listing, ObjectFacts, ObjectRow};
-pub use images::Outcome;
+pub use images::{Outcome, Transport};
 pub use read::Raw;
 pub use selection::Selected;
 
@@ -91,6 +91,8 @@ pub struct Call {
     pub class: Class,
     /// The caller's trace, if it is traced.
     pub trace: Trace,
+    /// How frames of videos travel.
+    pub transport: Transport,
 }
 
 impl Client {

@@ -283,6 +283,8 @@ pub mod ext {
     pub const FRAMES: u16 = 2;
     /// Reply to `Stat`: the archive of a [`super::VideoFacts`], of a video.
     pub const VIDEO: u16 = 3;
+    /// Item of `Frames`, `Peek` or `Decode` with a frame's planes: [`crate::pixels::yuv::Format::number`], as a little-endian `u16`.
+    pub const FORMAT: u16 = 4;
     /// Request: [`crate::View::digest`] of the view that the caller has, as a little-endian `u64`.
     pub const VIEW: u16 = 16;
     /// Reply, first item: the rows that the caller's view lacks, as a [`super::ViewPayload`] archive. Empty: too many, ask `View`.

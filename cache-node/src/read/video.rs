@@ -7,11 +7,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use foyer::{Cache, CacheBuilder, LruConfig};
-use framecache::object::PAGE_BYTES;
 use framecache::spec::{Damaged, VideoSpec};
-use framecache::{ByteRange, DecodeSpec, ObjectId, Page, Tensor, Version};
+use framecache::{DecodeSpec, ObjectId, Page, Tensor, Version};
 use futures::{FutureExt, StreamExt, TryStreamExt, stream};
 use tokio::time::{Instant, timeout_at};
 use tracing::Instrument;
@@ -21,7 +20,7 @@ use super::others::There;
 use super::units::Compressed;
 use super::{ReadError, Reader, Terms, landed};
 use crate::budget::{Level, Reservation};
-use crate::cache::{Body, Entry, EntryKey, Head, InsertHint, frames, pages};
+use crate::cache::{Body, Entry, EntryKey, Head, InsertHint, frames};
 use crate::decode::{Clip, ClipFrame, ClipJob, DecodeError, IndexJob, Trust, VideoIndex, is_video};
 
 /// Bytes that indexes may take in RAM: some 40 hours of video at 30 frames a second.
@@ -29,12 +28,6 @@ const INDEXES_BYTES: u64 = 48 << 20;
 
 /// Units of one request that are decoded at the same time.
 const CLIPS: usize = 4;
-
-/// Ranges of one unit that are read at the same time.
-const RANGES: usize = 4;
-
-/// Longest read of the origin: a unit's bytes come in pieces of this.
-const READ_BYTES: u64 = 8 << 20;
 
 /// Frames, and bytes of them, that are kept beside those asked for when a unit is decoded again: whoever comes back to a unit goes on.
 const NEIGHBOURS: usize = 48;
@@ -45,9 +38,12 @@ const TOUCHED: usize = 65_536;
 
 /// Videos' indexes, and which of their units were decoded lately.
 pub(super) struct Videos {
-    indexes: Cache<ObjectId, Indexed>,
+    indexes: Cache<Stream, Indexed>,
     touched: Cache<(ObjectId, u64), Version>,
 }
+
+/// A video's stream: FFmpeg's best, or by its index.
+type Stream = (ObjectId, Option<u32>);
 
 #[derive(Clone)]
 struct Indexed {
@@ -61,21 +57,21 @@ impl Default for Videos {
         let indexes = CacheBuilder::new(INDEXES_BYTES as usize)
             .with_shards(4)
             .with_eviction_config(lru())
-            .with_weighter(|_: &ObjectId, held: &Indexed| held.index.memory_bytes())
+            .with_weighter(|_: &Stream, held: &Indexed| held.index.memory_bytes())
             .build();
         Self { indexes, touched: CacheBuilder::new(TOUCHED).with_shards(4).with_eviction_config(lru()).build() }
     }
 }
 
 impl Videos {
-    fn get(&self, object: &ObjectId, version: &Version, trust: Trust) -> Option<Arc<VideoIndex>> {
-        let held = self.indexes.get(object)?;
+    fn get(&self, stream: &Stream, version: &Version, trust: Trust) -> Option<Arc<VideoIndex>> {
+        let held = self.indexes.get(stream)?;
         let held = held.value();
         (held.version == *version && held.index.trust() >= trust).then(|| held.index.clone())
     }
 
-    fn insert(&self, object: &ObjectId, version: &Version, index: Arc<VideoIndex>) {
-        self.indexes.insert(object.clone(), Indexed { version: version.clone(), index });
+    fn insert(&self, stream: &Stream, version: &Version, index: Arc<VideoIndex>) {
+        self.indexes.insert(stream.clone(), Indexed { version: version.clone(), index });
     }
 
     /// Notes that the unit is decoded; whether it was before.
@@ -92,7 +88,7 @@ impl Videos {
 /// A survey under way.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Survey {
-    object: ObjectId,
+    stream: Stream,
     version: Version,
     trust: Trust,
 }
@@ -124,7 +120,7 @@ impl From<ReadError> for Round {
 impl Reader {
     /// Whether this version of the object is a video, as far as its first bytes tell.
     pub async fn is_video(self: &Arc<Self>, id: &ObjectId, head: &Head, terms: &Terms) -> Result<bool, ReadError> {
-        if self.videos.get(&id.object(), &head.version, Trust::Predicted).is_some() {
+        if self.videos.get(&(id.object(), None), &head.version, Trust::Predicted).is_some() {
             return Ok(true);
         }
         if head.size == 0 || id.member().is_some() {
@@ -137,20 +133,28 @@ impl Reader {
     /// Whether a frame that is held is the one that the index, as far as it is at hand, says: one that was made anew may count otherwise.
     pub(super) fn fits_index(&self, id: &ObjectId, spec: &DecodeSpec, entry: &Entry) -> bool {
         let (DecodeSpec::Video(_), Some(frame), Body::Frame(tensor)) = (spec, spec.frame(), &entry.body) else { return true };
-        let index = self.videos.get(&id.object(), &entry.head.version, Trust::Predicted);
+        let stream = (id.object(), spec.image().stream);
+        let index = self.videos.get(&stream, &entry.head.version, Trust::Predicted);
         index.is_none_or(|index| frame < index.len() && index.seconds(frame) == tensor.head.pts_seconds)
     }
 
-    /// The index of a video's version, of at least that trust.
+    /// The index of a video's version, of its best stream or of another, of at least that trust.
     ///
     /// # Errors
     /// `Undecodable`, `Unsupported` for what is no video that can be read; else as [`Reader::page`].
-    pub async fn video_index(self: &Arc<Self>, id: &ObjectId, head: &Head, trust: Trust, terms: &Terms) -> SurveyResult {
-        let object = id.object();
-        if let Some(index) = self.videos.get(&object, &head.version, trust) {
+    pub async fn video_index(
+        self: &Arc<Self>,
+        id: &ObjectId,
+        stream: Option<u32>,
+        head: &Head,
+        trust: Trust,
+        terms: &Terms,
+    ) -> SurveyResult {
+        let stream = (id.object(), stream);
+        if let Some(index) = self.videos.get(&stream, &head.version, trust) {
             return Ok(index);
         }
-        let survey = Survey { object, version: head.version.clone(), trust };
+        let survey = Survey { stream, version: head.version.clone(), trust };
         let (reader, own, head) = (self.clone(), survey.clone(), head.clone());
         let own_terms = terms.by(Instant::now() + SURVEY_MAX);
         let flight = self.surveys.join(survey, || async move { reader.survey(own, head, own_terms).await });
@@ -159,29 +163,30 @@ impl Reader {
 
     /// From the store, or made.
     async fn survey(self: Arc<Self>, survey: Survey, head: Head, terms: Terms) -> SurveyResult {
-        let Survey { object, version, trust } = survey;
-        let key = EntryKey::Index { object: object.clone() };
+        let Survey { stream, version, trust } = survey;
+        let (object, which) = &stream;
+        let key = EntryKey::Index { object: object.clone(), stream: *which };
         let held = self.held(&key, Some(&version), terms.deadline).await?;
         let held = held.and_then(|entry| VideoIndex::from_bytes(entry.body.bytes())).filter(|index| index.trust() >= trust);
         if let Some(index) = held {
             let index = Arc::new(index);
-            self.videos.insert(&object, &version, index.clone());
+            self.videos.insert(&stream, &version, index.clone());
             return Ok(index);
         }
-        let bytes = match self.index_from_server(&object, &version, trust, &terms).await {
+        let bytes = match self.index_from_server(object, &version, trust, *which, &terms).await {
             There::Answer(bytes) => bytes?,
-            There::Nobody => self.make_index(&object, &head, trust, &terms).await?,
+            There::Nobody => self.make_index(&stream, &head, trust, &terms).await?,
         };
         let index = VideoIndex::from_bytes(&bytes).ok_or_else(|| ReadError::Unavailable("a decoder gave no index".into()))?;
         let index = Arc::new(index);
         self.store.insert(key, Entry { head: head.clone(), body: Body::Raw(bytes) }, InsertHint::Normal);
-        self.videos.insert(&object, &version, index.clone());
+        self.videos.insert(&stream, &version, index.clone());
         Ok(index)
     }
 
     async fn make_index(
         self: &Arc<Self>,
-        object: &ObjectId,
+        (object, stream): &Stream,
         head: &Head,
         trust: Trust,
         terms: &Terms,
@@ -193,8 +198,9 @@ impl Reader {
             version: head.version.clone(),
             terms: terms.clone(),
         });
-        let job = IndexJob { id: object.clone(), version: head.version.clone(), size: head.size, source, trust };
-        let span = tracing::info_span!("index", bucket = object.bucket(), key = object.key(), ?trust);
+        let (id, version, size, stream) = (object.clone(), head.version.clone(), head.size, *stream);
+        let job = IndexJob { id, version, size, source, trust, stream };
+        let span = tracing::info_span!("index", bucket = object.bucket(), key = object.key(), ?trust, ?stream);
         Ok(self.decoder.index(job, terms.deadline).instrument(span).await?)
     }
 
@@ -207,7 +213,28 @@ impl Reader {
         keeping: Keeping,
         terms: &Terms,
     ) -> Result<(Vec<Result<Tensor, ReadError>>, Vec<Reservation>), ReadError> {
-        let mut index = self.video_index(id, head, Trust::Predicted, terms).await?;
+        let mut made: Vec<Option<Result<Tensor, ReadError>>> = vec![None; specs.len()];
+        let mut reservations = Vec::new();
+        for (stream, places) in by_stream(specs) {
+            let specs: Vec<DecodeSpec> = places.iter().map(|&place| specs[place].clone()).collect();
+            let (tensors, memory) = self.decode_stream(id, stream, head, &specs, keeping, terms).await?;
+            places.into_iter().zip(tensors).for_each(|(place, tensor)| made[place] = Some(tensor));
+            reservations.extend(memory);
+        }
+        Ok((made.into_iter().map(|made| made.unwrap_or_else(|| Err(lost()))).collect(), reservations))
+    }
+
+    /// The same of one stream, which all of `specs` name.
+    async fn decode_stream(
+        self: &Arc<Self>,
+        id: &ObjectId,
+        stream: Option<u32>,
+        head: &Head,
+        specs: &[DecodeSpec],
+        keeping: Keeping,
+        terms: &Terms,
+    ) -> Result<(Vec<Result<Tensor, ReadError>>, Vec<Reservation>), ReadError> {
+        let mut index = self.video_index(id, stream, head, Trust::Predicted, terms).await?;
         loop {
             match self.decode_by(&index, id, head, specs, keeping, terms).await {
                 Ok(made) => return Ok(made),
@@ -215,7 +242,7 @@ impl Reader {
                 Err(Round::Differs) if index.trust() < Trust::Proved => {
                     tracing::warn!(%id, version = %head.version, trust = ?index.trust(), "a video differs from its index, which is made anew");
                     self.counts.indexes_differed.fetch_add(1, Ordering::Relaxed);
-                    index = self.video_index(id, head, Trust::Proved, terms).await?;
+                    index = self.video_index(id, stream, head, Trust::Proved, terms).await?;
                 }
                 Err(Round::Differs) => {
                     return Err(ReadError::Undecodable(
@@ -283,7 +310,8 @@ impl Reader {
         keeping: Keeping,
         terms: &Terms,
     ) -> Result<(Vec<Result<Tensor, ReadError>>, Reservation), Round> {
-        let again = self.videos.touch(&id.object(), &head.version, clip.unit_id());
+        let unit = clip.unit_id(index.facts().stream);
+        let again = self.videos.touch(&id.object(), &head.version, unit);
         let (mut clip, mut beside) = (clip, Vec::new());
         if again && keeping == Keeping::Here {
             beside = self.neighbours(index, &clip, id, head, wanted);
@@ -311,27 +339,21 @@ impl Reader {
         let need = (2 * package_bytes).saturating_add(index.decoder_bytes()).saturating_add(drawn);
         let mut reservation = self.budget.reserve(Level::Decode, need, terms.deadline).await.map_err(ReadError::from)?;
         self.counts.units.fetch_add(1, Ordering::Relaxed);
-        let parts = self.parts(id, &head.version, &clip.ranges, again, terms).await?;
+        let parts = self.unit_bytes(id, &head.version, &clip.ranges, again, terms).await?;
         let package =
             index.package(&clip, &parts).ok_or_else(|| ReadError::Unavailable("a unit's bytes are not whole".into()))?;
         drop(parts);
         let job = ClipJob {
             id: id.clone(),
             version: head.version.clone(),
-            unit: clip.unit_id(),
+            unit,
             package: package.into(),
             frames,
             damaged_keep,
             decoder_bytes: index.decoder_bytes(),
             decoded_pixels: index.decoded_pixels(&clip),
         };
-        let span = tracing::info_span!(
-            "decode",
-            bucket = id.bucket(),
-            key = id.key(),
-            unit = clip.unit_id(),
-            frames = clip.frames.len()
-        );
+        let span = tracing::info_span!("decode", bucket = id.bucket(), key = id.key(), unit, frames = clip.frames.len());
         let mut made = self.decoder.clip(job, terms.deadline).instrument(span).await.map_err(round)?;
         for ((_, spec), tensor) in beside.iter().zip(made.split_off(wanted.len())) {
             // Nobody asked for it: whoever does finds out what is wrong with it.
@@ -374,64 +396,6 @@ impl Reader {
         }
         beside
     }
-
-    /// The bytes of a unit's ranges. The first time exactly those; whoever comes back has the pages brought in and kept.
-    async fn parts(
-        self: &Arc<Self>,
-        id: &ObjectId,
-        version: &Version,
-        ranges: &[ByteRange],
-        again: bool,
-        terms: &Terms,
-    ) -> Result<Vec<(ByteRange, Bytes)>, ReadError> {
-        let pieces: Vec<ByteRange> = ranges.iter().flat_map(|&range| pieces(range)).collect();
-        let read = |range: ByteRange| {
-            let read = async move {
-                let bytes = match again {
-                    true => self.compressed(id, version, range, terms).await?,
-                    false => self.exactly(id, version, range, terms).await?,
-                };
-                Ok::<_, ReadError>((range, bytes))
-            };
-            read.boxed()
-        };
-        stream::iter(pieces).map(read).buffered(RANGES).try_collect().await
-    }
-
-    /// Exactly the bytes of `range`: what is held of it, and of the rest nothing beside.
-    async fn exactly(
-        self: &Arc<Self>,
-        id: &ObjectId,
-        version: &Version,
-        range: ByteRange,
-        terms: &Terms,
-    ) -> Result<Bytes, ReadError> {
-        let mut whole = BytesMut::with_capacity(range.len() as usize);
-        let mut missing: Option<ByteRange> = None;
-        for page in range.pages() {
-            let part = page.range().intersect(range);
-            let held = self.held(&pages::key(id, page), Some(version), terms.deadline).await?;
-            match held.and_then(|entry| pages::slice(&entry, page, part)) {
-                Some(bytes) => {
-                    if let Some(missing) = missing.take() {
-                        whole.extend_from_slice(&self.fetched(id, version, missing, terms).await?);
-                    }
-                    whole.extend_from_slice(&bytes);
-                }
-                None => {
-                    let start = missing.map_or(part.start(), |missing| missing.start());
-                    missing = ByteRange::new(start, part.end());
-                }
-            }
-        }
-        if let Some(missing) = missing {
-            whole.extend_from_slice(&self.fetched(id, version, missing, terms).await?);
-        }
-        match whole.len() as u64 == range.len() {
-            true => Ok(whole.freeze()),
-            false => Err(ReadError::Unavailable("a fill ended short".into())),
-        }
-    }
 }
 
 /// Longest life of a survey: the decoder's own limit is shorter.
@@ -446,21 +410,18 @@ fn by_damage(specs: &[DecodeSpec]) -> BTreeMap<bool, Vec<usize>> {
     places
 }
 
+/// Places of specs by the stream that they name.
+pub(super) fn by_stream(specs: &[DecodeSpec]) -> BTreeMap<Option<u32>, Vec<usize>> {
+    let mut places: BTreeMap<Option<u32>, Vec<usize>> = BTreeMap::new();
+    for (place, spec) in specs.iter().enumerate() {
+        places.entry(spec.image().stream).or_default().push(place);
+    }
+    places
+}
+
 /// Most bytes of a frame's tensor and of what drawing it takes.
 fn most_bytes(frame: &ClipFrame) -> u64 {
     frame.shape.most_bytes(&frame.spec)
-}
-
-/// A range in pieces of at most [`READ_BYTES`], cut at pages.
-fn pieces(range: ByteRange) -> Vec<ByteRange> {
-    let mut pieces = Vec::new();
-    let mut at = range.start();
-    while at < range.end() {
-        let end = ((at / PAGE_BYTES * PAGE_BYTES) + READ_BYTES).min(range.end());
-        pieces.extend(ByteRange::new(at, end));
-        at = end;
-    }
-    pieces
 }
 
 fn round(error: DecodeError) -> Round {

@@ -2,6 +2,7 @@
 
 mod hedges;
 mod stalls;
+mod transport;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
