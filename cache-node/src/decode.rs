@@ -150,6 +150,8 @@ pub struct IndexJob {
     pub source: Arc<dyn Source>,
     /// What trust is wanted at least.
     pub trust: Trust,
+    /// Which of its streams, if not FFmpeg's best.
+    pub stream: Option<u32>,
 }
 
 /// The compressed bytes of one object version.

@@ -26,6 +26,7 @@ mod flight;
 mod frames;
 mod lately;
 mod others;
+mod ranges;
 mod raw;
 mod units;
 mod video;

@@ -48,7 +48,7 @@ use news::News;
 use tries::Tries;
 
 pub use control::{Listing, ObjectFacts, ObjectRow};
-pub use images::Outcome;
+pub use images::{Outcome, Transport};
 pub use read::Raw;
 pub use selection::Selected;
 
@@ -95,6 +95,8 @@ pub struct Call {
     pub class: Class,
     /// The caller's trace, if it is traced.
     pub trace: Trace,
+    /// How frames of videos travel.
+    pub transport: Transport,
 }
 
 impl Client {

@@ -288,6 +288,8 @@ pub mod ext {
     pub const REFUSED: u16 = 4;
     /// Longest reason in [`REFUSED`], in bytes.
     pub const REFUSED_BYTES_MAX: usize = 256;
+    /// Item of `Frames`, `Peek` or `Decode` with a frame's planes: [`crate::pixels::yuv::Format::number`], as a little-endian `u16`.
+    pub const FORMAT: u16 = 5;
     /// Request: [`crate::View::digest`] of the view that the caller has, as a little-endian `u64`.
     pub const VIEW: u16 = 16;
     /// Reply, first item: the rows that the caller's view lacks, as a [`super::ViewPayload`] archive. Empty: too many, ask `View`.

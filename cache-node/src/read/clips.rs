@@ -7,10 +7,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use bytes::{Bytes, BytesMut};
-use framecache::object::PAGE_BYTES;
 use framecache::spec::{Damaged, VideoSpec};
-use framecache::{ByteRange, DecodeSpec, ObjectId, Tensor, Version};
+use framecache::{DecodeSpec, ObjectId, Tensor};
 use futures::{FutureExt, StreamExt, TryStreamExt, stream};
 use tracing::Instrument;
 
@@ -18,17 +16,11 @@ use super::frames::lost;
 use super::video::Touch;
 use super::{ReadError, Reader, Terms};
 use crate::budget::{Level, Reservation};
-use crate::cache::{Head, InsertHint, frames, pages};
+use crate::cache::{Head, InsertHint, frames};
 use crate::decode::{Clip, ClipFrame, ClipJob, DecodeError, PACKAGE_BYTES_MAX, Trust, VideoIndex};
 
 /// Units of one request that are decoded at the same time.
 const CLIPS: usize = 4;
-
-/// Ranges of one unit that are read at the same time.
-const RANGES: usize = 4;
-
-/// Longest read of the origin: a unit's bytes come in pieces of this.
-const READ_BYTES: u64 = 8 << 20;
 
 /// Bytes of frames, and pixels that are decoded for them, which are made beside those asked for where a unit is read on. A third of a
 /// second of one core, at most.
@@ -83,14 +75,35 @@ impl Reader {
         keeping: Keeping,
         terms: &Terms,
     ) -> Result<(Vec<Result<Tensor, ReadError>>, Vec<Reservation>), ReadError> {
-        let index = self.video_index(id, head, Trust::Predicted, terms).await?;
+        let mut made: Vec<Option<Result<Tensor, ReadError>>> = vec![None; specs.len()];
+        let mut reservations = Vec::new();
+        for (stream, places) in by_stream(specs) {
+            let specs: Vec<DecodeSpec> = places.iter().map(|&place| specs[place].clone()).collect();
+            let (tensors, memory) = self.decode_stream(id, stream, head, &specs, keeping, terms).await?;
+            places.into_iter().zip(tensors).for_each(|(place, tensor)| made[place] = Some(tensor));
+            reservations.extend(memory);
+        }
+        Ok((made.into_iter().map(|made| made.unwrap_or_else(|| Err(lost()))).collect(), reservations))
+    }
+
+    /// The same of one stream, which all of `specs` name.
+    async fn decode_stream(
+        self: &Arc<Self>,
+        id: &ObjectId,
+        stream: Option<u32>,
+        head: &Head,
+        specs: &[DecodeSpec],
+        keeping: Keeping,
+        terms: &Terms,
+    ) -> Result<(Vec<Result<Tensor, ReadError>>, Vec<Reservation>), ReadError> {
+        let index = self.video_index(id, stream, head, Trust::Predicted, terms).await?;
         let mut round = self.decode_by(&index, id, head, specs, keeping, terms).await?;
         let mut why = ReadError::Undecodable("undecodable (video): its frames differ from one decode to the next".into());
         let differs = round.0.iter().any(|frame| matches!(frame, Err(Undrawn::Differs)));
         if differs && !index.answers(Trust::Proved) {
             tracing::warn!(%id, version = %head.version, trust = ?index.trust(), "a video differs from its index, which is made anew");
             self.counts.indexes_differed.fetch_add(1, Ordering::Relaxed);
-            match self.video_index(id, head, Trust::Proved, terms).await {
+            match self.video_index(id, stream, head, Trust::Proved, terms).await {
                 Ok(surer) => {
                     // All of it again: what was counted by the old one may be counted otherwise by this one.
                     drop(round);
@@ -174,14 +187,15 @@ impl Reader {
         keeping: Keeping,
         terms: &Terms,
     ) -> Result<(Vec<Result<Tensor, Undrawn>>, Reservation), Undrawn> {
-        let touch = self.videos.touch(&id.object(), &head.version, &clip);
+        let unit = clip.unit_id(index.facts().stream);
+        let touch = self.videos.touch(&id.object(), &head.version, unit, &clip);
         let again = touch != Touch::First;
         let beside = match (touch, keeping) {
             (Touch::ReadOn(ahead), Keeping::Here) => self.neighbours(index, &clip, id, head, wanted, ahead),
             _ => Vec::new(),
         };
         let wider = wider(index, &clip, &beside);
-        self.videos.touched(&id.object(), &head.version, wider.as_ref().unwrap_or(&clip), touch);
+        self.videos.touched(&id.object(), &head.version, unit, wider.as_ref().unwrap_or(&clip), touch);
         if let Some(wider) = wider {
             let with = self.decode_unit(index, &wider, id, head, wanted, &beside, damaged_keep, again, terms).await;
             match with {
@@ -207,6 +221,7 @@ impl Reader {
         again: bool,
         terms: &Terms,
     ) -> Result<(Vec<Result<Tensor, Undrawn>>, Reservation), Undrawn> {
+        let unit = clip.unit_id(index.facts().stream);
         let frame = |(frame, spec): &(u64, DecodeSpec)| {
             let number = clip.frames.binary_search(frame).map_err(|_| lost())? as u32;
             Ok::<_, ReadError>(ClipFrame {
@@ -229,13 +244,13 @@ impl Reader {
         let need = read.saturating_add(index.decoder_bytes()).saturating_add(drawn);
         let mut reservation = self.budget.reserve(Level::Decode, need, terms.deadline).await.map_err(ReadError::from)?;
         self.counts.units.fetch_add(1, Ordering::Relaxed);
-        let parts = self.parts(id, &head.version, &clip.ranges, again, terms).await?;
+        let parts = self.unit_bytes(id, &head.version, &clip.ranges, again, terms).await?;
         let package = index.package(clip, &parts).ok_or_else(|| ReadError::Unavailable("a unit's bytes are not whole".into()))?;
         drop(parts);
         let job = ClipJob {
             id: id.clone(),
             version: head.version.clone(),
-            unit: clip.unit_id(),
+            unit,
             package: package.into(),
             packets: clip.packets(),
             frames,
@@ -243,13 +258,7 @@ impl Reader {
             decoder_bytes: index.decoder_bytes(),
             decoded_pixels: index.decoded_pixels(clip),
         };
-        let span = tracing::info_span!(
-            "decode",
-            bucket = id.bucket(),
-            key = id.key(),
-            unit = clip.unit_id(),
-            frames = clip.frames.len()
-        );
+        let span = tracing::info_span!("decode", bucket = id.bucket(), key = id.key(), unit, frames = clip.frames.len());
         let mut made = self.decoder.clip(job, terms.deadline).instrument(span).await?;
         for ((_, spec), tensor) in beside.iter().zip(made.split_off(wanted.len())) {
             // Nobody asked for it: whoever does finds out what is wrong with it.
@@ -290,64 +299,6 @@ impl Reader {
         }
         beside
     }
-
-    /// The bytes of a unit's ranges. The first time exactly those; whoever comes back has the pages brought in and kept.
-    async fn parts(
-        self: &Arc<Self>,
-        id: &ObjectId,
-        version: &Version,
-        ranges: &[ByteRange],
-        again: bool,
-        terms: &Terms,
-    ) -> Result<Vec<(ByteRange, Bytes)>, ReadError> {
-        let pieces: Vec<ByteRange> = ranges.iter().flat_map(|&range| pieces(range)).collect();
-        let read = |range: ByteRange| {
-            let read = async move {
-                let bytes = match again {
-                    true => self.compressed(id, version, range, terms).await?,
-                    false => self.exactly(id, version, range, terms).await?,
-                };
-                Ok::<_, ReadError>((range, bytes))
-            };
-            read.boxed()
-        };
-        stream::iter(pieces).map(read).buffered(RANGES).try_collect().await
-    }
-
-    /// Exactly the bytes of `range`: what is held of it, and of the rest nothing beside.
-    async fn exactly(
-        self: &Arc<Self>,
-        id: &ObjectId,
-        version: &Version,
-        range: ByteRange,
-        terms: &Terms,
-    ) -> Result<Bytes, ReadError> {
-        let mut whole = BytesMut::with_capacity(range.len() as usize);
-        let mut missing: Option<ByteRange> = None;
-        for page in range.pages() {
-            let part = page.range().intersect(range);
-            let held = self.held(&pages::key(id, page), Some(version), terms.deadline).await?;
-            match held.and_then(|entry| pages::slice(&entry, page, part)) {
-                Some(bytes) => {
-                    if let Some(missing) = missing.take() {
-                        whole.extend_from_slice(&self.fetched(id, version, missing, terms).await?);
-                    }
-                    whole.extend_from_slice(&bytes);
-                }
-                None => {
-                    let start = missing.map_or(part.start(), |missing| missing.start());
-                    missing = ByteRange::new(start, part.end());
-                }
-            }
-        }
-        if let Some(missing) = missing {
-            whole.extend_from_slice(&self.fetched(id, version, missing, terms).await?);
-        }
-        match whole.len() as u64 == range.len() {
-            true => Ok(whole.freeze()),
-            false => Err(ReadError::Unavailable("a fill ended short".into())),
-        }
-    }
 }
 
 /// What decodes a clip with its neighbours; nothing where there are none.
@@ -367,19 +318,16 @@ fn by_damage(specs: &[DecodeSpec]) -> BTreeMap<bool, Vec<usize>> {
     places
 }
 
+/// Places of specs by the stream that they name.
+pub(super) fn by_stream(specs: &[DecodeSpec]) -> BTreeMap<Option<u32>, Vec<usize>> {
+    let mut places: BTreeMap<Option<u32>, Vec<usize>> = BTreeMap::new();
+    for (place, spec) in specs.iter().enumerate() {
+        places.entry(spec.image().stream).or_default().push(place);
+    }
+    places
+}
+
 /// Most bytes of a frame's tensor and of what drawing it takes.
 fn most_bytes(frame: &ClipFrame) -> u64 {
     frame.shape.most_bytes(&frame.spec)
-}
-
-/// A range in pieces of at most [`READ_BYTES`], cut at pages.
-fn pieces(range: ByteRange) -> Vec<ByteRange> {
-    let mut pieces = Vec::new();
-    let mut at = range.start();
-    while at < range.end() {
-        let end = ((at / PAGE_BYTES * PAGE_BYTES) + READ_BYTES).min(range.end());
-        pieces.extend(ByteRange::new(at, end));
-        at = end;
-    }
-    pieces
 }

@@ -321,5 +321,5 @@ fn served(entry: Entry, reservation: Reservation) -> Result<ServedFrame, ReadErr
 
 /// Bytes of the output where the spec alone says it.
 pub(super) fn fixed_bytes(spec: &DecodeSpec) -> Option<u64> {
-    spec.image().fixed_shape().map(|shape| shape.iter().map(|&side| u64::from(side)).product())
+    spec.image().fixed_bytes()
 }

@@ -3,6 +3,7 @@
 mod hedges;
 mod past;
 mod stalls;
+mod transport;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

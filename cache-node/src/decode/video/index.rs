@@ -1,5 +1,6 @@
 //! The index as it is kept: made once, archived, and checked before it is believed, since it comes from a disk or a peer.
 
+use framecache::spec::STREAMS_MAX;
 use rkyv::rancor::Error as Rancor;
 use rkyv::{Archive, Deserialize, Serialize};
 
@@ -73,6 +74,10 @@ pub struct Facts {
     pub average_fps: Ratio,
     /// Frames a second as the container claims.
     pub header_fps: Option<Ratio>,
+    /// Which of the container's streams it is, by its index there.
+    pub stream: u32,
+    /// The container's video streams, attached pictures among them.
+    pub streams: Vec<u32>,
     /// When the first frame is shown.
     pub begin_seconds: f64,
     /// When the last one is no longer.
@@ -293,6 +298,8 @@ impl Kept {
         let side = 1..=SIDE_MAX;
         facts.frames == self.rows.len() as u64
             && ratios.iter().flatten().all(|ratio| ratio.numerator > 0 && ratio.denominator > 0)
+            && facts.streams.len() <= STREAMS_MAX as usize
+            && facts.streams.iter().chain([&facts.stream]).all(|&stream| stream < STREAMS_MAX)
             && names.iter().all(|name| name.len() <= NAME_BYTES_MAX && name.chars().all(|c| c.is_ascii_graphic()))
             && facts.begin_seconds.is_finite()
             && facts.end_seconds.is_finite()

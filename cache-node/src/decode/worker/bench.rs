@@ -2,7 +2,6 @@
 
 use std::os::fd::AsFd;
 
-use framecache::pixels::yuv::PlanesError;
 use framecache::{ByteRange, DecodeSpec};
 
 use super::memory::{Mapping, Samples};
@@ -36,7 +35,7 @@ impl Bench {
         let outcome = match job.task {
             Task::Picture => self.picture(job, parent)?,
             Task::Clip { damaged_keep, orientation } => self.clip(job, (damaged_keep, orientation), parent)?,
-            Task::Index(trust) => self.index(job, trust, parent)?,
+            Task::Index(trust, stream) => self.index(job, trust, stream, parent)?,
         };
         self.shared.trim(SHARED_KEPT);
         self.samples.trim(SAMPLES_KEPT);
@@ -75,7 +74,7 @@ impl Bench {
                     let (width, height) = drawing.rendition.geometry.output();
                     match &drawing.end {
                         None => {}
-                        Some(Ok(())) => parent.send(&FromWorker::Frame { index, width, height })?,
+                        Some(Ok(())) => parent.send(&FromWorker::Frame { index, width, height, format: 0 })?,
                         Some(Err(failure)) => parent.send(&FromWorker::Refused { index, outcome: refused(failure)? })?,
                     }
                 }
@@ -103,7 +102,10 @@ impl Bench {
                 let index = index as u32;
                 let said = match &given {
                     Ok(frame) => match canvas.draw(frame, orientation, &limits, samples) {
-                        Ok((width, height)) => FromWorker::Frame { index, width, height },
+                        Ok((width, height)) => {
+                            let format = frame.format().map_or(0, |format| format.number().into());
+                            FromWorker::Frame { index, width, height, format }
+                        }
                         Err(Undrawn::Refused(outcome)) => FromWorker::Refused { index, outcome },
                         Err(Undrawn::Ended(why)) => {
                             ended = Some(why);
@@ -130,14 +132,14 @@ impl Bench {
     }
 
     /// A video's index, put behind the window.
-    fn index(&mut self, job: &Job, trust: Trust, parent: &Parent) -> Result<Outcome, Ended> {
+    fn index(&mut self, job: &Job, trust: Trust, stream: Option<u32>, parent: &Parent) -> Result<Outcome, Ended> {
         let output = std::io::stdout();
         let memory = self.shared.of(output.as_fd(), job.memory_bytes).ok_or(Ended::OutOfMemory)?;
         let window = usize::try_from(job.window_bytes).map_err(|_| Ended::Lost)?;
         let (input, place) = memory.split_at_mut_checked(window).ok_or(Ended::Lost)?;
         let mut windows = Windows { left: reads_max(job.object_bytes), ..Windows::new(input, job, parent)? };
         let limits = Limits { pixels_max: job.pixels_max };
-        let made = video::make(&mut windows, trust, &limits);
+        let made = video::make_stream(&mut windows, stream, trust, &limits);
         match (windows.ended, made) {
             (Some(Stopped::NoRange), _) => Ok(Outcome::NoRange),
             (Some(Stopped::Lost), _) => Err(Ended::Lost),
@@ -192,8 +194,8 @@ impl Canvas<'_> {
             // The place was made for a frame of another size.
             return Err(Undrawn::Refused(Outcome::Differs));
         }
-        let room = samples.of(shape.rgb_bytes()).ok_or(Undrawn::Ended(Ended::OutOfMemory))?;
-        let refused = |error: PlanesError| Undrawn::Refused(Outcome::Unsupported(error.to_string()));
+        let room = samples.of(drawn.room_bytes(&shape)).ok_or(Undrawn::Ended(Ended::OutOfMemory))?;
+        let refused = |why| Undrawn::Refused(Outcome::Unsupported(why));
         drawn.draw(frame, room, self.out).map_err(refused)?;
         Ok((head.source.0, head.source.1))
     }
@@ -364,7 +366,7 @@ fn act_out(fault: Fault, parent: &Parent, samples: &mut Samples) -> Result<Outco
             }
         }
         Fault::Babble => parent.send(&FromWorker::NeedRange { start: u64::MAX, length: u64::MAX })?,
-        Fault::Lie => parent.send(&FromWorker::Frame { index: 7, width: 1, height: 1 })?,
+        Fault::Lie => parent.send(&FromWorker::Frame { index: 7, width: 1, height: 1, format: 0 })?,
         Fault::Escape(..) => {}
     }
     Ok(Outcome::Undecodable(fault.try_it()))

@@ -43,7 +43,7 @@ impl Survey {
         let window_bytes = settings.window_bytes.next_multiple_of(PLACE_ALIGN);
         let cpu_seconds = (CPU_SECONDS_MIN + job.size / BYTES_A_SECOND).min(settings.index_cpu_seconds);
         let job_told = Job {
-            task: Task::Index(job.trust),
+            task: Task::Index(job.trust, job.stream),
             object_bytes: job.size,
             first_bytes: 0,
             window_bytes,

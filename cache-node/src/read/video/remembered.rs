@@ -29,11 +29,14 @@ const TOUCHED: usize = 65_536;
 
 /// Videos' indexes, what has none, and which units were decoded lately.
 pub(in crate::read) struct Videos {
-    indexes: Cache<ObjectId, Indexed>,
+    indexes: Cache<Stream, Indexed>,
     /// Final for a version: it is not read and decoded again for each who asks.
     pub(super) refused: Cache<Survey, ReadError>,
     touched: Cache<(ObjectId, u64), Touched>,
 }
+
+/// A video's stream: FFmpeg's best, or by its index.
+pub(super) type Stream = (ObjectId, Option<u32>);
 
 /// A unit as it was decoded last.
 #[derive(Clone)]
@@ -65,7 +68,7 @@ impl Default for Videos {
         let indexes = CacheBuilder::new(INDEXES_BYTES as usize)
             .with_shards(4)
             .with_eviction_config(lru())
-            .with_weighter(|_: &ObjectId, held: &Indexed| held.index.memory_bytes())
+            .with_weighter(|_: &Stream, held: &Indexed| held.index.memory_bytes())
             .build();
         Self {
             indexes,
@@ -76,19 +79,19 @@ impl Default for Videos {
 }
 
 impl Videos {
-    pub(super) fn get(&self, object: &ObjectId, version: &Version, trust: Trust) -> Option<Arc<VideoIndex>> {
-        let held = self.indexes.get(object)?;
+    pub(super) fn get(&self, stream: &Stream, version: &Version, trust: Trust) -> Option<Arc<VideoIndex>> {
+        let held = self.indexes.get(stream)?;
         let held = held.value();
         (held.version == *version && held.index.answers(trust)).then(|| held.index.clone())
     }
 
-    pub(super) fn insert(&self, object: &ObjectId, version: &Version, index: Arc<VideoIndex>) {
-        self.indexes.insert(object.clone(), Indexed { version: version.clone(), index });
+    pub(super) fn insert(&self, stream: &Stream, version: &Version, index: Arc<VideoIndex>) {
+        self.indexes.insert(stream.clone(), Indexed { version: version.clone(), index });
     }
 
     /// What decoding these frames of a unit is.
-    pub(in crate::read) fn touch(&self, object: &ObjectId, version: &Version, clip: &Clip) -> Touch {
-        let before = self.touched.get(&(object.clone(), clip.unit_id()));
+    pub(in crate::read) fn touch(&self, object: &ObjectId, version: &Version, unit: u64, clip: &Clip) -> Touch {
+        let before = self.touched.get(&(object.clone(), unit));
         let Some(before) = before.map(|known| known.value().clone()).filter(|known| known.version == *version) else {
             return Touch::First;
         };
@@ -100,9 +103,9 @@ impl Videos {
     }
 
     /// Notes that frames of a unit are decoded.
-    pub(in crate::read) fn touched(&self, object: &ObjectId, version: &Version, clip: &Clip, touch: Touch) {
+    pub(in crate::read) fn touched(&self, object: &ObjectId, version: &Version, unit: u64, clip: &Clip, touch: Touch) {
         let ahead = if let Touch::ReadOn(ahead) = touch { ahead } else { 0 };
         let touched = Touched { version: version.clone(), last: clip.frames.last().copied().unwrap_or(0), ahead };
-        self.touched.insert((object.clone(), clip.unit_id()), touched);
+        self.touched.insert((object.clone(), unit), touched);
     }
 }
