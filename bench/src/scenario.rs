@@ -17,6 +17,7 @@ mod restart;
 mod ring;
 mod scale;
 mod throttle;
+mod video;
 
 use futures::future::BoxFuture;
 
@@ -34,7 +35,7 @@ pub struct Scenario {
 }
 
 /// All of them.
-pub const ALL: [Scenario; 17] = [
+pub const ALL: [Scenario; 18] = [
     Scenario {
         name: "hit",
         about: "what a RAM hit costs, against bare quinn and TLS over TCP",
@@ -49,6 +50,11 @@ pub const ALL: [Scenario; 17] = [
         name: "formats",
         about: "the same for PNG, WebP, GIF, BMP, TIFF, AVIF and other JPEGs, against Pillow",
         run: |run| Box::pin(formats::run(run)),
+    },
+    Scenario {
+        name: "video",
+        about: "what frames of videos cost, cold and warm, against torchcodec, PyAV, decord and a memory map of them decoded",
+        run: |run| Box::pin(video::run(run)),
     },
     Scenario {
         name: "kernels",
