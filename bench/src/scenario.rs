@@ -18,6 +18,7 @@ mod restart;
 mod ring;
 mod scale;
 mod throttle;
+mod video;
 
 use futures::future::BoxFuture;
 
@@ -50,6 +51,11 @@ pub const ALL: [Scenario; 18] = [
         name: "formats",
         about: "the same for PNG, WebP, GIF, BMP, TIFF, AVIF and other JPEGs, against Pillow",
         run: |run| Box::pin(formats::run(run)),
+    },
+    Scenario {
+        name: "video",
+        about: "what frames of videos cost, cold and warm, against torchcodec, PyAV, decord and a memory map of them decoded",
+        run: |run| Box::pin(video::run(run)),
     },
     Scenario {
         name: "kernels",
