@@ -36,7 +36,7 @@ pub struct Scenario {
 }
 
 /// All of them.
-pub const ALL: [Scenario; 18] = [
+pub const ALL: [Scenario; 19] = [
     Scenario {
         name: "hit",
         about: "what a RAM hit costs, against bare quinn and TLS over TCP",

@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 
 use framecache::spec::{Damaged, VideoSpec};
 use framecache::{DecodeSpec, ObjectId, Tensor};
-use futures::{FutureExt, StreamExt, TryStreamExt, stream};
+use futures::{FutureExt, StreamExt, stream};
 use tracing::Instrument;
 
 use super::frames::lost;

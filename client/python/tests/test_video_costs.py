@@ -129,7 +129,8 @@ def test_a_video_read_on_is_decoded_ahead(cluster):
             return int(counters(cluster)["framecache_units_total"] - before)
 
         onwards = [decoded(range(at, at + 4)) for at in range(0, 248, 4)]
-        assert onwards[:2] == [1, 1] and sum(onwards) <= 6, onwards
+        # As many frames at once as 32 MiB hold, with what drawing them takes.
+        assert onwards[:2] == [1, 1] and sum(onwards) <= len(onwards) // 4, onwards
         assert [decoded(range(GOP + at, GOP + at + 1)) for at in (60, 20, 90, 21, 61)] == [1, 1, 1, 1, 1]
 
 

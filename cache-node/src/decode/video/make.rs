@@ -31,12 +31,12 @@ pub fn make(input: &mut dyn Input, trust: Trust, limits: &Limits) -> Result<Vide
 /// As [`make`]; [`VideoError::Unsupported`], naming those that there are, where it is no video stream.
 pub fn make_stream(input: &mut dyn Input, which: Option<u32>, trust: Trust, limits: &Limits) -> Result<VideoIndex, VideoError> {
     av::warm_up();
-    let mut index = made(input, trust, limits)?;
+    let mut index = made(input, which, trust, limits)?;
     index.kept.made_for = trust;
     Ok(index)
 }
 
-fn made(input: &mut dyn Input, trust: Trust, limits: &Limits) -> Result<VideoIndex, VideoError> {
+fn made(input: &mut dyn Input, which: Option<u32>, trust: Trust, limits: &Limits) -> Result<VideoIndex, VideoError> {
     if trust == Trust::Predicted {
         // What the short way cannot do the long way can, or says why it cannot.
         match listed(input, which, limits) {
