@@ -319,6 +319,7 @@ impl Reader {
             id: id.clone(),
             version: head.version.clone(),
             unit: clip.unit_id(),
+            codec: index.codec(),
             package: package.into(),
             frames,
             damaged_keep,

@@ -128,6 +128,11 @@ impl Drawn {
 }
 
 impl VideoIndex {
+    /// Its codec, by FFmpeg's name.
+    pub fn codec(&self) -> &'static str {
+        self.kept.parameters.codec.name()
+    }
+
     /// How far it is to be believed.
     pub fn trust(&self) -> Trust {
         self.facts().trust

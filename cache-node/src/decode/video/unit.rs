@@ -1,5 +1,7 @@
 //! One package decoded: its wanted frames, as soon as each is out, and each known by its packet.
 
+use std::borrow::BorrowMut;
+
 use super::av::{CORRUPT, Decoder, Fed, KEY, Picture};
 use super::bits::{Parser, Start};
 use super::frame::Frame;
@@ -50,15 +52,26 @@ pub type Sink<'a> = &'a mut dyn FnMut(usize, Result<Frame<'_>, FrameError>) -> R
 pub fn decode(package: &[u8], damaged_keep: bool, limits: &Limits, each: Sink<'_>) -> Result<(), DecodeEnd> {
     av::warm_up();
     let package = Package::from_bytes(package).ok_or(DecodeEnd::Malformed)?;
-    let mut unit =
-        Unit { package: &package, damaged_keep, limits, met: vec![0; package.wanted.len()], damage: None, next: 0, each };
-    if package.is_unseen && !is_as_listed(&package) {
-        return unit.give_up();
+    decode_by(&package, damaged_keep, limits, each, || Decoder::open(&package.parameters, true, limits.pixels_max)).map(drop)
+}
+
+/// The same by the decoder that `open` gives; whether nothing was wrong with the unit.
+pub(super) fn decode_by<D: BorrowMut<Decoder>>(
+    package: &Package,
+    damaged_keep: bool,
+    limits: &Limits,
+    each: Sink<'_>,
+    open: impl FnOnce() -> Result<D, VideoError>,
+) -> Result<bool, DecodeEnd> {
+    let mut unit = Unit { package, damaged_keep, limits, met: vec![0; package.wanted.len()], damage: None, next: 0, each };
+    if package.is_unseen && !is_as_listed(package) {
+        return unit.give_up().map(|()| false);
     }
     if unit.is_done() {
-        return Ok(());
+        return Ok(true);
     }
-    let mut decoder = Decoder::open(&package.parameters, true, limits.pixels_max)?;
+    let mut decoder = open()?;
+    let decoder = decoder.borrow_mut();
     let (mut data, mut beside) = (&package.data[..], &package.side[..]);
     for (number, packet) in package.packets.iter().enumerate() {
         let tag = number as u32;
@@ -75,11 +88,12 @@ pub fn decode(package: &[u8], damaged_keep: bool, limits: &Limits, each: Sink<'_
             unit.hurt(tag, complaint);
         }
         if unit.is_done() {
-            return Ok(());
+            return Ok(unit.damage.is_none());
         }
     }
     decoder.drain(&mut |picture| unit.take(&picture))?;
-    unit.give_up()
+    let is_whole = unit.is_done() && unit.damage.is_none();
+    unit.give_up().map(|()| is_whole)
 }
 
 /// Whether packets are what a container's list made them out to be: decoding can start at the first, and each is one picture.

@@ -7,6 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use framecache::DecodeSpec;
+use futures::future::OptionFuture;
 use parking_lot::Mutex;
 use tokio::sync::{Semaphore, oneshot};
 use tokio::time::{Instant, timeout, timeout_at};
@@ -19,9 +20,10 @@ use super::process::{Death, Gone, Spawner, StartError, Worker};
 use super::settings::PoolSettings;
 use super::survey::Survey;
 use super::units::{Part, Turn, Unit, Units};
-use crate::decode::quarantine::{Engine, Quarantine, Suspect, Verdict};
+use crate::decode::gpu::Offer;
+use crate::decode::quarantine::{Quarantine, Suspect, Verdict};
 use crate::decode::slots::{Load, Slot, admit};
-use crate::decode::{ClipJob, DecodeError, DecodeJob, Decoder, Format, IndexJob, SPECS_MAX};
+use crate::decode::{ClipJob, DecodeError, DecodeJob, Decoder, Engine, Format, IndexJob, SPECS_MAX};
 
 /// Decodes in worker processes of this node. Cheap to clone; the last clone's end, or [`WorkerPool::close`], ends the workers.
 #[derive(Clone)]
@@ -60,13 +62,15 @@ impl WorkerPool {
     /// Starts a pool, and one worker in it, so that a program or a kernel that cannot is found out now. The others start with the
     /// first jobs that need them.
     pub async fn start(settings: PoolSettings) -> Result<Self, StartError> {
-        let spawner = Spawner::start(settings.program.clone(), settings.test_codecs).map_err(StartError::Spawn)?;
+        let spawner =
+            Spawner::start(settings.program.clone(), settings.engine, settings.test_codecs).map_err(StartError::Spawn)?;
         let pool = Arc::new(Pool {
             slots: Arc::new(Semaphore::new(settings.workers)),
             spawner,
             settings,
             idle: Mutex::default(),
             pids: Mutex::default(),
+            offer: Mutex::default(),
             units: Units::default(),
             quarantine: Mutex::default(),
             counts: Counts::default(),
@@ -100,6 +104,11 @@ impl WorkerPool {
             quarantined: pool.quarantine.lock().banned(Instant::now()),
             pids: pool.pids.lock().clone(),
         }
+    }
+
+    /// What its GPU decodes, as the worker that started last found it; nothing of the CPU's.
+    pub fn offer(&self) -> Option<Offer> {
+        self.0.offer.lock().clone()
     }
 
     /// Takes no more jobs, waits for those that run (each has its own limit), and ends the workers.
@@ -145,6 +154,7 @@ struct Pool {
     /// Workers at rest; the last one used is the first taken, so that few stay warm when little is to do.
     idle: Mutex<Vec<Worker>>,
     pids: Mutex<Vec<u32>>,
+    offer: Mutex<Option<Offer>>,
     units: Units,
     quarantine: Mutex<Quarantine>,
     counts: Counts,
@@ -192,11 +202,15 @@ impl Pool {
     async fn pictures(self: Arc<Self>, job: DecodeJob) -> Result<Renditions, DecodeError> {
         most_specs(job.specs.len())?;
         let turn = self.units.turn(Unit::picture(&job.id, &job.version)).await;
-        let allowed: Vec<_> = suspects(&job).map(|suspect| self.allowed(&suspect)).collect();
+        let allowed: Vec<_> = suspects(&job, self.settings.engine).map(|suspect| self.allowed(&suspect)).collect();
         if !allowed.is_empty() && allowed.iter().all(Result::is_err) {
             return Ok(allowed.into_iter().filter_map(Result::err).map(Err).collect());
         }
-        let tried = suspects(&job).zip(&allowed).filter(|(_, allowed)| allowed.is_ok()).map(|(suspect, _)| suspect).collect();
+        let tried = suspects(&job, self.settings.engine)
+            .zip(&allowed)
+            .filter(|(_, allowed)| allowed.is_ok())
+            .map(|(suspect, _)| suspect)
+            .collect();
         let order = Order::prepare(&job, allowed, &self.settings).await?;
         match order.is_idle() {
             true => Ok(order.refusals()),
@@ -208,7 +222,7 @@ impl Pool {
     async fn frames(self: Arc<Self>, job: ClipJob) -> Result<Renditions, DecodeError> {
         most_specs(job.frames.len())?;
         let turn = self.units.turn(Unit { part: Part::Clip(job.unit), ..Unit::picture(&job.id, &job.version) }).await;
-        let tried: Vec<Suspect> = job.frames.iter().take(1).map(|frame| job.suspect(&frame.spec)).collect();
+        let tried: Vec<Suspect> = job.frames.iter().take(1).map(|frame| job.suspect(&frame.spec, self.settings.engine)).collect();
         tried.iter().try_for_each(|suspect| self.allowed(suspect))?;
         let parcel = Parcel::prepare(&job, &self.settings)?;
         match parcel.is_idle() {
@@ -220,7 +234,7 @@ impl Pool {
     /// The same of a video's index.
     async fn index(self: Arc<Self>, job: IndexJob) -> Result<Bytes, DecodeError> {
         let turn = self.units.turn(Unit { part: Part::Index, ..Unit::picture(&job.id, &job.version) }).await;
-        let tried = vec![job.suspect()];
+        let tried = vec![job.suspect(self.settings.engine)];
         tried.iter().try_for_each(|suspect| self.allowed(suspect))?;
         let survey = Survey::of(&job, &self.settings);
         self.send_out(survey, tried, turn).await
@@ -280,7 +294,13 @@ impl Pool {
     async fn attempt<E: Errand>(&self, errand: &E) -> Result<Result<E::Made, DecodeError>, Death> {
         let mut worker = self.worker().await.map_err(|error| Death::Lost(error.to_string()))?;
         let begun = Instant::now();
-        let ran = timeout(errand.deadline(&self.settings), worker.run(errand)).await.unwrap_or(Err(Gone::TimedOut));
+        // Where addresses cannot be limited, what is resident is looked at.
+        let limit = (self.settings.engine == Engine::Gpu).then_some(self.settings.worker_memory);
+        let outgrown = OptionFuture::from(limit.map(|limit| worker.outgrows(limit)));
+        let ran = tokio::select! {
+            ran = timeout(errand.deadline(&self.settings), worker.run(errand)) => ran.unwrap_or(Err(Gone::TimedOut)),
+            Some(()) = outgrown => Err(Gone::Outgrown),
+        };
         match ran {
             Ok((answer, cpu_us)) => {
                 self.count(errand, cpu_us, begun.elapsed());
@@ -308,6 +328,9 @@ impl Pool {
 
     async fn start_worker(&self) -> Result<Worker, StartError> {
         let worker = Worker::start(&self.spawner, &self.settings).await?;
+        if worker.offer.is_some() {
+            self.offer.lock().clone_from(&worker.offer);
+        }
         self.counts.started.fetch_add(1, Relaxed);
         self.pids.lock().push(worker.pid());
         Ok(worker)
@@ -376,27 +399,27 @@ fn most_specs(count: usize) -> Result<(), DecodeError> {
     Err(DecodeError::Unsupported { format: Format::Unknown, reason })
 }
 
-fn suspects(job: &DecodeJob) -> impl Iterator<Item = Suspect> {
-    job.specs.iter().map(|spec| Suspect {
+fn suspects(job: &DecodeJob, engine: Engine) -> impl Iterator<Item = Suspect> {
+    job.specs.iter().map(move |spec| Suspect {
         id: job.id.clone(),
         version: job.version.clone(),
         unit: spec.frame().unwrap_or(0),
         spec: spec.clone(),
-        engine: Engine::Cpu,
+        engine,
     })
 }
 
 impl ClipJob {
-    fn suspect(&self, spec: &DecodeSpec) -> Suspect {
+    fn suspect(&self, spec: &DecodeSpec, engine: Engine) -> Suspect {
         let (id, version) = (self.id.clone(), self.version.clone());
-        Suspect { id, version, unit: self.unit, spec: spec.clone(), engine: Engine::Cpu }
+        Suspect { id, version, unit: self.unit, spec: spec.clone(), engine }
     }
 }
 
 impl IndexJob {
-    fn suspect(&self) -> Suspect {
+    fn suspect(&self, engine: Engine) -> Suspect {
         let (id, version) = (self.id.clone(), self.version.clone());
-        Suspect { id, version, unit: u64::MAX, spec: DecodeSpec::Image(Default::default()), engine: Engine::Cpu }
+        Suspect { id, version, unit: u64::MAX, spec: DecodeSpec::Image(Default::default()), engine }
     }
 }
 
