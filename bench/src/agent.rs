@@ -2,6 +2,7 @@
 //!
 //! The parent writes one line of JSON, the agent does one thing and answers with one line; at the end of its input it ends.
 
+mod clips;
 pub(crate) mod kernels;
 mod path;
 mod traffic;
@@ -17,6 +18,7 @@ use tokio::sync::mpsc;
 
 use crate::meter::Tree;
 
+pub(crate) use clips::{ClipAsk, ClipTask};
 pub(crate) use path::{PathFacts, PathTask};
 pub(crate) use traffic::{Eye, Look, Round, Subject, Tally, Traffic};
 
@@ -31,6 +33,8 @@ pub enum Role {
     TlsServer(crate::comparator::Pool),
     /// Looks at the path of one connection.
     Path(PathTask),
+    /// Reads clips.
+    Clips(ClipTask),
     /// Resizes alone.
     Kernels(Vec<kernels::Case>),
 }
@@ -92,6 +96,7 @@ pub async fn play(role: Role) -> Result<()> {
         Role::QuinnServer(pool) => crate::comparator::quinn::serve(pool).await,
         Role::TlsServer(pool) => crate::comparator::tls::serve(pool).await,
         Role::Path(task) => path::play(task).await,
+        Role::Clips(task) => clips::play(task).await,
         Role::Kernels(cases) => kernels::play(cases).await,
     }
 }

@@ -3,6 +3,7 @@
 pub mod library;
 pub mod quinn;
 pub mod tls;
+pub mod video;
 
 use std::path::PathBuf;
 
@@ -36,17 +37,36 @@ pub struct Shape {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Pool {
     pub shape: Shape,
-    pub seed: u64,
+    pub items: Items,
     /// Folder of the run's certificates.
     pub trust: PathBuf,
     /// Where it listens; it says its port.
     pub ip: std::net::IpAddr,
 }
 
+/// Where a server's items come from.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum Items {
+    /// Made from a seed, distinct, each in memory of its own as a cache's entries are.
+    Made { seed: u64 },
+    /// One behind the other in a file, which is mapped into memory.
+    Mapped { file: PathBuf },
+}
+
 impl Pool {
-    /// The items, distinct, each in memory of its own as a cache's entries are.
-    fn items(&self) -> Vec<Bytes> {
-        (0..self.shape.items).map(|item| workload::object(self.seed, item as u64, self.shape.item_bytes).into()).collect()
+    fn items(&self) -> Result<Vec<Bytes>> {
+        let Shape { items, item_bytes, .. } = self.shape;
+        match &self.items {
+            Items::Made { seed } => Ok((0..items).map(|item| workload::object(*seed, item as u64, item_bytes).into()).collect()),
+            Items::Mapped { file } => {
+                let file = std::fs::File::open(file)?;
+                // SAFETY: the run wrote the file before it started this process, and nobody writes to it from then on.
+                let map = unsafe { memmap2::Mmap::map(&file)? };
+                ensure!(map.len() == items * item_bytes, "a map of {} bytes", map.len());
+                let map = Bytes::from_owner(map);
+                Ok((0..items).map(|item| map.slice(item * item_bytes..(item + 1) * item_bytes)).collect())
+            }
+        }
     }
 }
 

@@ -154,6 +154,13 @@ impl Report {
         self.notes.push(line.into());
     }
 
+    /// The same, but not a second time.
+    pub fn note_once(&mut self, line: String) {
+        if !self.notes.contains(&line) {
+            self.notes.push(line);
+        }
+    }
+
     /// Whether others used more than their share meanwhile.
     pub fn noisy(&self) -> bool {
         median(&self.others_cores) > NOISY_CORES

@@ -26,6 +26,8 @@ pub struct Run {
     pub node: PathBuf,
     /// A folder of `bench/demo/photographs.py`; made there if it is not.
     pub photographs: PathBuf,
+    /// A folder of clips; each is made there if it is not.
+    pub clips: PathBuf,
     /// A Python that has Pillow.
     pub python: PathBuf,
     /// The run's certificates.

@@ -5,6 +5,7 @@ mod cold;
 mod connections;
 mod disk;
 mod formats;
+mod frames;
 mod grow;
 mod herd;
 mod hit;
@@ -17,6 +18,7 @@ mod restart;
 mod ring;
 mod scale;
 mod throttle;
+mod video;
 
 use futures::future::BoxFuture;
 
@@ -34,7 +36,7 @@ pub struct Scenario {
 }
 
 /// All of them.
-pub const ALL: [Scenario; 17] = [
+pub const ALL: [Scenario; 18] = [
     Scenario {
         name: "hit",
         about: "what a RAM hit costs, against bare quinn and TLS over TCP",
@@ -51,9 +53,19 @@ pub const ALL: [Scenario; 17] = [
         run: |run| Box::pin(formats::run(run)),
     },
     Scenario {
+        name: "video",
+        about: "what frames of videos cost, cold and warm, against torchcodec, PyAV, decord and a memory map of them decoded",
+        run: |run| Box::pin(video::run(run)),
+    },
+    Scenario {
         name: "kernels",
         about: "a resize alone: scalar, AVX2, AVX-512, fast_image_resize, Pillow",
         run: |run| Box::pin(kernels::run(run)),
+    },
+    Scenario {
+        name: "frames",
+        about: "frames of a 1080p video: held, as RGB and as planes; drawn by each profile",
+        run: |run| Box::pin(frames::run(run)),
     },
     Scenario {
         name: "herd",

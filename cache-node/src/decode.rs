@@ -42,7 +42,7 @@ pub use cut::{Cut, whole_of};
 pub use gpu::{EngineStats, Engines, Offer};
 pub use in_process::InProcess;
 pub use probe::{Format, HEADER_BYTES_MAX, Probe, is_video, probe};
-pub use video::{Clip, FrameShape, Trust, VideoIndex};
+pub use video::{Clip, FrameShape, PACKAGE_BYTES_MAX, Trust, VideoIndex};
 pub use worker::pool::{DecodeStats, WorkerPool};
 pub use worker::process::StartError;
 pub use worker::settings::{GPU_WORKERS, PoolSettings};
@@ -115,8 +115,12 @@ pub struct ClipJob {
     pub unit: u64,
     /// Its codec, by FFmpeg's name.
     pub codec: &'static str,
+    /// Whether each frame is compared with one that was seen sound: [`VideoIndex::is_vouched`].
+    pub is_vouched: bool,
     /// Everything that decoding needs, from [`VideoIndex::package`].
     pub package: Bytes,
+    /// Packets in it: how far into the unit decoding goes.
+    pub packets: u32,
     /// What is made; at most [`SPECS_MAX`].
     pub frames: Vec<ClipFrame>,
     /// Whether damaged frames are wanted too.
@@ -162,6 +166,8 @@ pub struct IndexJob {
     pub source: Arc<dyn Source>,
     /// What trust is wanted at least.
     pub trust: Trust,
+    /// Which of its streams, if not FFmpeg's best.
+    pub stream: Option<u32>,
 }
 
 /// The compressed bytes of one object version.

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
-use framecache::{Batch, Call, Client, ClientConfig, ImageSpec, ObjectId};
+use framecache::{Batch, Call, Client, ClientConfig, ImageSpec, ObjectId, Version};
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -21,6 +21,8 @@ use crate::workload::Random;
 pub enum Subject {
     /// Framecache: decoded pictures of these addresses.
     Pictures { uris: Vec<String>, spec: String },
+    /// Framecache: frames of a video, each by its index.
+    Frames { uri: String, frames: Vec<u64>, spec: String },
     /// Framecache: whole 1 MiB pages; item `i` is page `i % pages` of address `i / pages`.
     Pages { uris: Vec<String>, pages: u32 },
     /// Bare quinn.
@@ -130,12 +132,17 @@ enum Hub {
 /// The addresses of framecache's items.
 enum Source {
     Pictures { ids: Vec<ObjectId>, spec: ImageSpec },
+    Frames { id: ObjectId, version: Version, frames: Vec<u64>, spec: ImageSpec },
     Pages { ids: Vec<ObjectId>, pages: u32 },
 }
 
 impl Hub {
     async fn connect(traffic: &Traffic) -> Result<Self> {
         let parse = |uris: &[String]| uris.iter().map(|uri| Ok(uri.parse()?)).collect::<Result<Vec<ObjectId>>>();
+        let mut config = ClientConfig::new(&traffic.address);
+        config.tls.ca = Some(crate::trust::Trust::at(&traffic.trust).ca);
+        config.timeout = std::time::Duration::from_secs(120);
+        let client = Client::new(config)?;
         let source = match &traffic.subject {
             Subject::Quinn => {
                 let connection = crate::comparator::quinn::connect(traffic).await?;
@@ -143,12 +150,14 @@ impl Hub {
             }
             Subject::Tls => return Ok(Hub::Tls { traffic: traffic.clone() }),
             Subject::Pictures { uris, spec } => Source::Pictures { ids: parse(uris)?, spec: spec.parse()? },
+            Subject::Frames { uri, frames, spec } => {
+                let id: ObjectId = uri.parse()?;
+                let version = client.stat(&id, &Call::default()).await?.version;
+                Source::Frames { id, version, frames: frames.clone(), spec: spec.parse()? }
+            }
             Subject::Pages { uris, pages } => Source::Pages { ids: parse(uris)?, pages: *pages },
         };
-        let mut config = ClientConfig::new(&traffic.address);
-        config.tls.ca = Some(crate::trust::Trust::at(&traffic.trust).ca);
-        config.timeout = std::time::Duration::from_secs(120);
-        Ok(Hub::Framecache { client: Client::new(config)?, source: Arc::new(source) })
+        Ok(Hub::Framecache { client, source: Arc::new(source) })
     }
 
     async fn lane(&self) -> Result<Lane> {
@@ -192,13 +201,14 @@ impl Source {
             Source::Pictures { ids, spec } => {
                 let ids: Vec<ObjectId> = batch.iter().map(|&item| ids[item as usize].clone()).collect();
                 let slots = Batch::new(ids.len(), 1 << 30);
-                for outcome in client.images(&ids, spec, &slots, &Call::default()).await {
-                    outcome?;
-                }
-                let pictures = slots.finish();
-                for (slot, &item) in batch.iter().enumerate() {
-                    eye.see(item, pictures.pixels(slot).context("a slot without picture")?);
-                }
+                let outcomes = client.images(&ids, spec, &slots, &Call::default()).await;
+                show(outcomes, slots, batch, eye)?;
+            }
+            Source::Frames { id, version, frames, spec } => {
+                let frames: Vec<u64> = batch.iter().map(|&item| frames[item as usize]).collect();
+                let slots = Batch::new(frames.len(), 1 << 30);
+                let outcomes = client.frames((id, version), &frames, spec, &slots, &Call::default()).await;
+                show(outcomes, slots, batch, eye)?;
             }
             Source::Pages { ids, pages } => {
                 for &item in batch {
@@ -210,6 +220,18 @@ impl Source {
         }
         Ok(())
     }
+}
+
+/// Shows each picture of a batch, all of which must be there.
+fn show(outcomes: Vec<Result<Version, framecache::Error>>, slots: Batch, batch: &[u32], eye: &Eye) -> Result<()> {
+    for outcome in outcomes {
+        outcome?;
+    }
+    let pictures = slots.finish();
+    for (slot, &item) in batch.iter().enumerate() {
+        eye.see(item, pictures.pixels(slot).context("a slot without picture")?);
+    }
+    Ok(())
 }
 
 /// What is known of an item: hash of all bytes, and its edges.

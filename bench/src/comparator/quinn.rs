@@ -22,7 +22,7 @@ pub async fn serve(pool: Pool) -> Result<()> {
     let mut config = quinn::ServerConfig::with_crypto(Arc::new(QuicServerConfig::try_from(tls)?));
     config.transport_config(Arc::new(quic::transport(Windows::NODE.towards(SocketAddr::new(pool.ip, 0)), None))).migration(false);
     let endpoint = quic::endpoint(quic::bind(SocketAddr::new(pool.ip, 0))?, Some(config))?;
-    let (items, shape) = (Arc::new(pool.items()), pool.shape);
+    let (items, shape) = (Arc::new(pool.items()?), pool.shape);
     say(&endpoint.local_addr()?.port())?;
     let accept = async {
         while let Some(incoming) = endpoint.accept().await {

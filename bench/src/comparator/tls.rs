@@ -19,7 +19,7 @@ use crate::trust::Trust;
 pub async fn serve(pool: Pool) -> Result<()> {
     let acceptor = TlsAcceptor::from(Arc::new(Trust::at(&pool.trust).server()?));
     let listener = TcpListener::bind(SocketAddr::new(pool.ip, 0)).await?;
-    let (items, shape) = (Arc::new(pool.items()), pool.shape);
+    let (items, shape) = (Arc::new(pool.items()?), pool.shape);
     say(&listener.local_addr()?.port())?;
     let accept = async {
         while let Ok((stream, _)) = listener.accept().await {

@@ -11,7 +11,7 @@ use framecache::wire::codec;
 use framecache::wire::{FrameAsk, FramesBody, Header, ItemHead, ReadBody, TensorItem, Verb};
 
 use crate::agent::{Agent, Look, PathFacts, PathTask, Role, Round, Subject, Tally, Traffic};
-use crate::comparator::{Pool, Shape};
+use crate::comparator::{Items, Pool, Shape};
 use crate::meter::{Tree, Watch};
 use crate::netns::{self, Network};
 use crate::node::{BUCKET, NodeProcess};
@@ -127,7 +127,7 @@ impl Pair {
         inside: &[String],
     ) -> Result<Self> {
         let trust = run.scratch.folder("trust")?;
-        let pool = Pool { shape, seed: run.seed, trust: trust.clone(), ip };
+        let pool = Pool { shape, items: Items::Made { seed: run.seed }, trust: trust.clone(), ip };
         let server = match subject {
             Subject::Quinn => Some(Agent::start(&Role::QuinnServer(pool), &[])?),
             Subject::Tls => Some(Agent::start(&Role::TlsServer(pool), &[])?),
@@ -232,12 +232,12 @@ impl Transfer {
     }
 }
 
-fn uri(key: &str) -> String {
+pub(super) fn uri(key: &str) -> String {
     format!("s3://{BUCKET}/{key}")
 }
 
 /// A file under another name; a copy where the disk is another.
-fn link(from: &Path, to: &Path) -> Result<()> {
+pub(super) fn link(from: &Path, to: &Path) -> Result<()> {
     if std::fs::hard_link(from, to).is_err() {
         std::fs::copy(from, to)?;
     }
@@ -245,7 +245,7 @@ fn link(from: &Path, to: &Path) -> Result<()> {
 }
 
 /// An etag as the folder's origin makes them.
-fn version() -> String {
+pub(super) fn version() -> String {
     "\"7d2c1f-16f5b-18b4c2f7a9d1e3c5\"".into()
 }
 
@@ -269,7 +269,8 @@ fn page_shape(items: usize) -> Shape {
     Shape { items, item_bytes: PAGE_BYTES, batch: 1, in_flight: 4, request_bytes, head_bytes }
 }
 
-fn message_bytes(verb: Verb) -> usize {
+/// Bytes of a request's header.
+pub(super) fn message_bytes(verb: Verb) -> usize {
     let header = Header { verb: verb as u16, deadline_ms_left: 30_000, ..Header::default() };
     codec::encode(&header).map_or(0, |message| message.len())
 }

@@ -75,7 +75,7 @@ pub const KEYS: &[Key] = &[
     key("bucket", "credentials", Kind::Text, "`\"chain\"`", "\"profile:training\"", "Where the origin's credentials come from: `chain` (environment, profile, web identity, container, instance), `anonymous`, or `profile:NAME` of the shared AWS files."),
     key("bucket", "freshness", Kind::Choice(&["immutable", "max-age", "always"]), "`\"immutable\"`", "\"max-age\"", "How long a known version counts as current: for ever, for `max_age_s`, or not at all (asked on each read)."),
     key("bucket", "max_age_s", Kind::Count(1, 31_536_000), "`60`", "300", "Seconds that a known version counts as current, under `freshness = \"max-age\"`."),
-    key("decode", "workers", Kind::Count(1, 1024), "one per core", "8", "Decoder processes."),
+    key("decode", "workers", Kind::Count(1, 1024), "one per core", "8", "Decoder processes. All but one of them may make indexes of videos at the same time."),
     key("decode", "worker_memory", Kind::Bytes, "`\"3GiB\"`", "\"4GiB\"", "Bytes that one decoder may use before it is stopped; what a picture needs is reserved from `node.memory_limit`. At least 64 MiB."),
     key("decode", "deadline_ms", Kind::Count(100, 3_600_000), "`30000`", "10000", "Milliseconds that one decode job may take."),
     key("decode", "pixels_max", Kind::Count(1, (1 << 30) / 3), "`178956970`", "40000000", "Pixels of the largest picture that is decoded; the default is where Pillow refuses."),

@@ -6,7 +6,8 @@
 //! there is none it says why, and ends.
 //!
 //! What the device gives for `exact` is what the CPU gives: its planes, made into RGB by the same conversion. So only codecs whose pictures
-//! are fixed by their definition, only frames that were decoded without a complaint, and what is known of a frame's hash is compared.
+//! are fixed by their definition, only frames that were decoded without a complaint, and only where the index has hashes to compare: a
+//! device conceals damage without a word.
 //!
 //! - `choice`: which engine; policy. `engines`: both behind the face of one.
 //! - `golden`: what an engine is held to. `planes`: surfaces to planes; pure.

@@ -42,7 +42,7 @@ pub use drawn::FrameShape;
 pub use frame::Frame;
 pub(super) use hardware::{CODECS, Hardware};
 pub use index::{Facts, INDEX_BYTES_MAX, PtsOrigin, Ratio, Trust, VideoIndex};
-pub use make::make;
+pub use make::{make, make_stream};
 pub use package::PACKAGE_BYTES_MAX;
 pub use plan::Clip;
 pub use unit::{DecodeEnd, FrameError, Sink, Stop, decode};

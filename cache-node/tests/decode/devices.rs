@@ -22,8 +22,8 @@ async fn no_gpu_is_refused_in_words() {
     assert_eq!(refused.to_string(), "no NVIDIA driver: libcuda.so.1 not found");
 }
 
-/// Promise: a GPU's worker starts threads, as a driver does, and still can open no file of the node's, write none, reach no socket of any kind,
-/// start no process, touch no other, and run no memory that it wrote; what it tries is refused, and nothing ends.
+/// Promise: a GPU's worker starts threads, as a driver does, and still can open no file of the node's, write none, reach no socket of any
+/// kind, start no process, touch no other, and run no memory that it wrote; what it tries is refused, and nothing ends.
 #[tokio::test]
 async fn the_sandbox_of_a_gpu_refuses() {
     let pool = start(of_gpu()).await;

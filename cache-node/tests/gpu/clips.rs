@@ -68,9 +68,9 @@ fn files(folder: &Path) -> Vec<(String, Bytes)> {
 }
 
 /// Every file of the folder that has an index.
-pub(crate) fn read_all(folder: &Path) -> Vec<Clip> {
+pub(crate) fn read_all(folder: &Path, trust: Trust) -> Vec<Clip> {
     let clip = |(name, bytes): (String, Bytes)| {
-        let index = make(&mut Memory(bytes.clone()), Trust::Predicted, &Limits::default()).ok()?;
+        let index = make(&mut Memory(bytes.clone()), trust, &Limits::default()).ok()?;
         Some(Clip { name, bytes, index })
     };
     files(folder).into_iter().filter_map(clip).collect()
@@ -108,7 +108,9 @@ impl Clip {
             version: Version::new("\"1\"").expect("version"),
             unit: clip.frames[0],
             codec: self.index.codec(),
+            is_vouched: self.index.is_vouched(),
             package: package.into(),
+            packets: clip.packets(),
             frames: clip.frames.iter().enumerate().map(frame).collect(),
             damaged_keep: false,
             decoder_bytes: 20 * pixels * 3,

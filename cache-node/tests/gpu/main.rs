@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use framecache_node::decode::{Decoder, Engines, PoolSettings, WorkerPool};
+use framecache_node::decode::{Decoder, Engines, PoolSettings, Trust, WorkerPool};
 
 use clips::{Clip, Made};
 
@@ -93,14 +93,15 @@ async fn trial(folder: &Path, report: &mut Report) {
     let lacks = offer.lacks.join("; ");
     report.line("golden samples", if lacks.is_empty() { Ok("all".into()) } else { Err(lacks) });
     let cpu = Arc::new(WorkerPool::start(PoolSettings::new(program())).await.expect("workers of the CPU"));
-    let clips = clips::read_all(&folder.join("clips"));
+    let clips = clips::read_all(&folder.join("clips"), Trust::Predicted);
     same(report, &clips, &gpu, &cpu).await;
     if let Some(corpus) = std::env::var_os("FRAMECACHE_CORPUS") {
-        let corpus = clips::read_all(&Path::new(&corpus).join("video"));
+        let corpus = clips::read_all(&Path::new(&corpus).join("video"), Trust::Predicted);
         report.note("corpus", &format!("{} clips", corpus.len()));
         same(report, &corpus, &gpu, &cpu).await;
     }
-    by_both(report, &clips, &gpu, &cpu).await;
+    // Without hashes to compare, none of them would be the GPU's.
+    by_both(report, &clips::read_all(&folder.join("clips"), Trust::Mapped), &gpu, &cpu).await;
     reuse(report, &clips).await;
     memory(report, &clips, &gpu).await;
     pictures(report, folder, &gpu, &cpu).await;

@@ -166,6 +166,14 @@ class Video:
     @property
     def average_fps(self) -> float | None: ...
     @property
+    def header_fps(self) -> float | None: ...
+    @property
+    def sample_aspect(self) -> tuple[int, int] | None: ...
+    @property
+    def stream(self) -> int | None: ...
+    @property
+    def streams(self) -> list[int]: ...
+    @property
     def duration_seconds(self) -> float | None: ...
     @property
     def begin_stream_seconds(self) -> float | None: ...
@@ -207,6 +215,7 @@ class Video:
         spec: Image | str | None = None,
         *,
         damaged: Literal["error", "keep"] = "error",
+        transport: Literal["rgb", "yuv420"] = "rgb",
         out: Any = None,
         timeout: float | None = None,
         **image: Any,
@@ -217,6 +226,7 @@ class Video:
         spec: Image | str | None = None,
         *,
         damaged: Literal["error", "keep"] = "error",
+        transport: Literal["rgb", "yuv420"] = "rgb",
         out: Any = None,
         timeout: float | None = None,
         **image: Any,
@@ -229,6 +239,7 @@ class Video:
         spec: Image | str | None = None,
         *,
         damaged: Literal["error", "keep"] = "error",
+        transport: Literal["rgb", "yuv420"] = "rgb",
         out: Any = None,
         timeout: float | None = None,
         **image: Any,
@@ -239,6 +250,7 @@ class Video:
         spec: Image | str | None = None,
         *,
         damaged: Literal["error", "keep"] = "error",
+        transport: Literal["rgb", "yuv420"] = "rgb",
         out: Any = None,
         timeout: float | None = None,
         **image: Any,
@@ -328,7 +340,7 @@ class Client:
         out: Any = None,
         timeout: float | None = None,
     ) -> Batch: ...
-    def video(self, uri: str, timeout: float | None = None) -> Video: ...
+    def video(self, uri: str, timeout: float | None = None, *, stream: int | None = None) -> Video: ...
     def stat(self, uri: str, timeout: float | None = None) -> Stat: ...
     def list(self, prefix: str, timeout: float | None = None) -> Listing: ...
     def explain(self, uri: str, spec: Image | str | None = None, timeout: float | None = None) -> dict[str, str]: ...

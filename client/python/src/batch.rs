@@ -3,14 +3,15 @@
 use std::sync::Arc;
 
 use framecache::client::Outcome;
+use framecache::frame::Dtype;
 use framecache::{Error, Pictures};
-use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyIterator, PyList, PyString, PyTuple};
 
 use crate::error::{build, exception, invalid};
 use crate::tensor::{Array, Facts, Pixels, Tensor};
+use crate::wanted::Out;
 
 /// What happens to a picture that cannot be had because of itself: missing, denied, broken, unsupported, too large.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,7 +58,8 @@ pub(crate) struct Received {
     pub(crate) pictures: Pictures,
     pub(crate) outcomes: Vec<Outcome>,
     pub(crate) keys: Vec<Py<PyString>>,
-    pub(crate) out: Option<PyBuffer<u8>>,
+    pub(crate) out: Option<Out>,
+    pub(crate) dtype: Dtype,
     pub(crate) on_error: OnError,
 }
 
@@ -96,14 +98,14 @@ impl Received {
     fn arrays(mut self) -> (Vec<Slot>, Result<Array, String>) {
         let places: Vec<(*mut u8, [usize; 3])> = (0..self.pictures.len()).map(|index| self.slot(index)).collect();
         let facts: Vec<Facts> = (0..self.pictures.len()).map(|index| self.facts(index)).collect();
-        let whole = self.whole();
+        let (whole, dtype) = (self.whole(), self.dtype);
         let owner = Arc::new(Pixels::new(self.pictures, self.out));
         let slots = places.into_iter().zip(facts).map(|((pointer, shape), facts)| Slot {
-            array: Array::new(owner.clone(), pointer, &shape),
+            array: Array::new(owner.clone(), pointer, &shape, dtype),
             valid: facts.version.is_some(),
             facts,
         });
-        (slots.collect(), whole.map(|(pointer, shape)| Array::new(owner, pointer, &shape)))
+        (slots.collect(), whole.map(|(pointer, shape)| Array::new(owner, pointer, &shape, dtype)))
     }
 
     fn facts(&self, index: usize) -> Facts {

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use framecache::client::Listing as Page;
+use framecache::spec::STREAMS_MAX;
 use framecache::wire::Trace;
 use framecache::{Call, ClientConfig, Error, ErrorKind, ObjectId};
 use pyo3::exceptions::PyTypeError;
@@ -79,13 +80,13 @@ impl Client {
     ) -> PyResult<Batch> {
         let out = out.map(|out| wanted.buffer(out)).transpose()?;
         let slots = wanted.slots(out.as_ref(), self.config.memory).map_err(|error| exception(py, &error))?;
-        let (client, call) = (self.connected(py)?, call(py, timeout)?);
+        let (client, call, dtype) = (self.connected(py)?, call(py, timeout)?, wanted.dtype());
         // `out` is held here until the work is gone, however it ends.
         let (pictures, outcomes) = wait(py, async move {
             let outcomes = wanted.ask(&client, &slots, &call).await;
             (slots.finish(), outcomes)
         })?;
-        Received { pictures, outcomes, keys, out, on_error }.batch(py)
+        Received { pictures, outcomes, keys, out, dtype, on_error }.batch(py)
     }
 
     pub(crate) fn list_page(
@@ -194,19 +195,34 @@ impl Client {
 
     /// Metadata of an animation (GIF, WebP, PNG, AVIF) or of a TIFF of several pages, whose frames are then asked for by index.
     ///
+    /// Of a video with several streams ``stream`` takes one by its index in the file, and not FFmpeg's best; ``UnsupportedError`` names
+    /// those that there are.
+    ///
     /// >>> video = fc.Client("env").video("s3://photos/fun/ball.gif")
     /// >>> video.width, video.height
     /// (96, 96)
-    #[pyo3(signature = (uri, timeout=None))]
-    fn video(slf: &Bound<'_, Self>, uri: Bound<'_, PyString>, timeout: Option<f64>) -> PyResult<Video> {
+    #[pyo3(signature = (uri, timeout=None, *, stream=None))]
+    fn video(slf: &Bound<'_, Self>, uri: Bound<'_, PyString>, timeout: Option<f64>, stream: Option<i64>) -> PyResult<Video> {
         let py = slf.py();
         let id = object(py, &uri.to_cow()?)?;
-        let facts = slf.get().ask(py, timeout, |client, call| async move { client.stat(&id, &call).await })?;
+        let known = |stream: i64| {
+            let known = u32::try_from(stream).ok().filter(|&stream| stream < STREAMS_MAX);
+            known.ok_or_else(|| invalid(py, format!("stream={stream}: want the index of a stream in its file, 0 to 63")))
+        };
+        let stream = stream.map(known).transpose()?;
+        let stat = |client: framecache::Client, call| async move {
+            match stream {
+                Some(stream) => client.stat_stream(&id, stream, &call).await,
+                None => client.stat(&id, &call).await,
+            }
+        };
+        let facts = slf.get().ask(py, timeout, stat)?;
         if facts.media.format.is_empty() {
-            let error = Error::new(ErrorKind::Undecodable, "neither a video nor an animation nor a picture");
+            let none = || Error::new(ErrorKind::Undecodable, "neither a video nor an animation nor a picture");
+            let error = facts.refused.unwrap_or_else(none);
             return Err(exception(py, &Error { uri: Some(uri.to_string()), ..error }));
         }
-        Ok(Video::new(slf.clone().unbind(), uri.unbind(), facts))
+        Ok(Video::new(slf.clone().unbind(), uri.unbind(), facts, stream))
     }
 
     /// Version, size and media facts of an object, without its bytes.

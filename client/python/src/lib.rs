@@ -12,6 +12,7 @@ mod crop;
 mod dlpack;
 mod error;
 mod facts;
+mod frames;
 mod process;
 mod raw;
 mod settings;
@@ -29,7 +30,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<spec::Image>()?;
     module.add_class::<crop::RandomResizedCrop>()?;
     module.add_class::<video::Video>()?;
-    module.add_class::<video::Frames>()?;
+    module.add_class::<frames::Frames>()?;
     module.add_class::<batch::Batch>()?;
     module.add_class::<tensor::Tensor>()?;
     module.add_class::<raw::Raw>()?;

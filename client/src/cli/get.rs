@@ -8,7 +8,7 @@ use super::failure::Failure;
 use super::output::Output;
 use super::{npy, png, sheet};
 use crate::error::{Error, ErrorKind};
-use crate::frame::Layout;
+use crate::frame::{Dtype, Layout};
 use crate::object::SPAN_BYTES;
 use crate::{Batch, Call, Client, DecodeSpec, ImageSpec, ObjectId, Pictures};
 
@@ -59,7 +59,7 @@ pub struct Arguments {
 pub enum Format {
     /// A PNG file.
     Png,
-    /// numpy's array file, uint8 [height, width, channels].
+    /// numpy's array file, uint8 (uint16 by dtype=u16) [height, width, channels].
     Npy,
 }
 
@@ -108,6 +108,9 @@ impl Arguments {
         if format == Format::Png && spec.image().layout != Layout::Hwc {
             return Err(Failure::usage("a PNG's channels come last: leave out layout=chw, or write to a .npy file"));
         }
+        if format == Format::Png && spec.image().dtype != Dtype::U8 {
+            return Err(Failure::usage("a PNG here has 8 bits a channel: leave out dtype=u16, or write to a .npy file"));
+        }
         if format == Format::Png && spec.frame().is_none() {
             return Err(Failure::usage("a PNG holds one frame: ask for one, or write to a .npy file"));
         }
@@ -134,7 +137,7 @@ impl Arguments {
         let mut file = Vec::new();
         let encoded = match format {
             Format::Png => png::write(&mut file, shape, pixels),
-            Format::Npy => npy::write(&mut file, &sides, pixels),
+            Format::Npy => npy::write(&mut file, &sides, spec.image().dtype, pixels),
         };
         encoded.map_err(|error| Failure::usage(format!("cannot encode the picture: {error}")))?;
         output.write(&file)?;

@@ -37,7 +37,8 @@ impl Client {
             known.push(spec.as_ref().err().cloned().map(Err));
             drawn.push((DecodeSpec::from(spec.unwrap_or_default()), version));
         }
-        let slots: Vec<Slot<'_>> = ids.iter().zip(&drawn).map(|(id, (spec, version))| Slot { id, spec, version }).collect();
+        let slots: Vec<Slot<'_>> =
+            ids.iter().zip(&drawn).map(|(id, (spec, version))| Slot { id, spec, version, converted: false }).collect();
         self.slots(&slots, known, batch, call, deadline).await
     }
 
@@ -64,7 +65,7 @@ impl Client {
             return found.into_iter().zip(ids).map(|(facts, id)| facts.unwrap_or_else(|| late(id))).collect();
         }
         let open: Vec<usize> = (0..ids.len()).filter(|&index| found[index].is_none()).collect();
-        let one = |index: usize| async move { (index, self.stat_by(&ids[index], call, deadline).await) }.boxed();
+        let one = |index: usize| async move { (index, self.stat_by(&ids[index], None, call, deadline).await) }.boxed();
         let mut rest = futures::stream::iter(open.into_iter().map(one)).buffer_unordered(STATS_AT_ONCE);
         while let Some((index, facts)) = rest.next().await {
             found[index] = Some(facts);

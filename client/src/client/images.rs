@@ -60,10 +60,36 @@ impl Client {
         batch: &Batch,
         call: &Call,
     ) -> Vec<Outcome> {
-        let specs: Vec<DecodeSpec> = frames.iter().map(|&frame| VideoSpec::at(frame, spec.clone()).into()).collect();
-        let slots: Vec<Slot<'_>> = specs.iter().map(|spec| Slot { id, spec, version: version.as_str() }).collect();
-        self.slots(&slots, vec![None; slots.len()], batch, call, self.deadline(call)).await
+        let deadline = self.deadline(call);
+        let of = |spec: &ImageSpec| -> Vec<DecodeSpec> {
+            frames.iter().map(|&frame| VideoSpec::at(frame, spec.clone()).into()).collect()
+        };
+        let mut outcomes = vec![None; frames.len()];
+        if call.transport == Transport::Yuv420 && spec.is_rgb_as_stored() {
+            let specs = of(&ImageSpec { layout: Layout::Planes, ..spec.clone() });
+            let slots = Slot::of_frames(id, version, &specs, true);
+            let made = self.slots(&slots, outcomes, batch, call, deadline).await;
+            // What has no such planes is asked for once more, as it is otherwise.
+            let other =
+                |outcome: Outcome| Some(outcome).filter(|made| !made.as_ref().is_err_and(|e| e.kind == ErrorKind::Unsupported));
+            outcomes = made.into_iter().map(other).collect();
+            outcomes.iter().enumerate().filter(|(_, outcome)| outcome.is_none()).for_each(|(index, _)| batch.reopen(index));
+        }
+        let specs = of(spec);
+        let slots = Slot::of_frames(id, version, &specs, false);
+        self.slots(&slots, outcomes, batch, call, deadline).await
     }
+}
+
+/// How frames of a video travel, where they are wanted as RGB of their own size. The pixels are the same.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Transport {
+    /// As RGB, three bytes a pixel.
+    #[default]
+    Rgb,
+    /// As planes of 4:2:0, which the nodes keep too: one and a half bytes a pixel, made into RGB here. It pays where the network or the
+    /// cluster's memory is the bound and this process has CPU time to spare. Frames of other formats travel as RGB.
+    Yuv420,
 }
 
 /// What one slot of a batch is to hold.
@@ -73,11 +99,17 @@ pub(super) struct Slot<'a> {
     pub(super) spec: &'a DecodeSpec,
     /// Of this version; empty: the current one.
     pub(super) version: &'a str,
+    /// Whether it comes as planes, and is to hold RGB.
+    pub(super) converted: bool,
 }
 
 impl<'a> Slot<'a> {
     fn of(id: &'a ObjectId, spec: &'a DecodeSpec) -> Self {
-        Self { id, spec, version: "" }
+        Self { id, spec, version: "", converted: false }
+    }
+
+    fn of_frames(id: &'a ObjectId, version: &'a Version, specs: &'a [DecodeSpec], converted: bool) -> Vec<Self> {
+        specs.iter().map(|spec| Self { id, spec, version: version.as_str(), converted }).collect()
     }
 }
 
@@ -118,7 +150,7 @@ pub(super) fn body(slots: &[Slot<'_>], wants: &[Want]) -> FramesBody {
     let mut specs = Vec::new();
     let mut places = HashMap::new();
     let mut item = |want: &Want| {
-        let Slot { id, spec, version } = slots[want.index];
+        let Slot { id, spec, version, .. } = slots[want.index];
         let place = *places.entry(spec).or_insert_with(|| {
             specs.push(spec.to_string());
             specs.len() - 1
@@ -142,7 +174,7 @@ pub(super) fn of_spec(head: TensorHead, spec: &ImageSpec) -> Result<TensorHead, 
         Layout::Chw => head.shape[0],
         Layout::Planes => head.shape[0].max(head.shape[1]),
     };
-    let made = (head.layout, channels) == (spec.layout, spec.channels());
+    let made = (head.layout, head.dtype, channels) == (spec.layout, spec.dtype, spec.channels());
     match made && spec.fixed_shape().is_none_or(|shape| shape == head.shape) {
         true => Ok(head),
         false => Err(protocol(&format!("a picture of shape {:?}, which the spec does not give", head.shape))),
@@ -176,7 +208,8 @@ mod tests {
         let image: ImageSpec = format!("image?{}", all.replace("&depth=scale", "")).parse().expect("spec");
         let specs: Vec<DecodeSpec> = (0..1000).map(|frame| VideoSpec::at(u64::MAX - frame, image.clone()).into()).collect();
         assert!(specs.iter().all(|spec| spec.to_string().len() <= 256));
-        let slots: Vec<Slot<'_>> = ids.iter().zip(&specs).map(|(id, spec)| Slot { id, spec, version: &version }).collect();
+        let slots: Vec<Slot<'_>> =
+            ids.iter().zip(&specs).map(|(id, spec)| Slot { id, spec, version: &version, converted: false }).collect();
         let pool = Pool::new(Default::default(), Naming::Id, 1 << 30, Arc::new(Machine));
         let link = pool.link(&Target::node("n", "a:1")).expect("link");
         let mut groups = Groups::default();
@@ -198,7 +231,8 @@ mod tests {
     fn pictures_are_of_the_spec() {
         let of = |shape, text: &str| {
             let layout = Layout::Hwc;
-            let head = TensorHead { shape, dtype: Dtype::U8, layout, source: (1, 1), orientation: 1, pts_seconds: 0.0 };
+            let head =
+                TensorHead { shape, dtype: Dtype::U8, layout, source: (1, 1), orientation: 1, pts_seconds: 0.0, format: None };
             of_spec(head, &text.parse().expect("spec")).map(drop).map_err(|error| error.kind)
         };
         for (shape, spec) in [([2, 4, 3], "image?size=4x2"), ([2, 4, 3], "image"), ([2, 4, 1], "image?mode=gray")] {

@@ -1,7 +1,9 @@
 //! The client before nodes that are played: what it learns, whom it asks, and how it moves on.
 
 mod hedges;
+mod past;
 mod stalls;
+mod transport;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -52,6 +52,8 @@ pub(in crate::decode) struct Unit {
     pub(in crate::decode) megapixels: f64,
     /// Whether the pixels are to be those of the definition.
     pub(in crate::decode) is_exact: bool,
+    /// Whether each frame is compared with one that was seen sound.
+    pub(in crate::decode) is_vouched: bool,
     /// Whether damaged frames are wanted as the CPU conceals them.
     pub(in crate::decode) damaged_keep: bool,
 }
@@ -90,6 +92,9 @@ pub(in crate::decode) enum Why {
     NotOffered,
     /// The codec's definition leaves its decoder's arithmetic open, or the device's is another: only `fast` may have it.
     Inexact,
+    /// The index holds nothing to compare its frames with, or was made of a damaged stream. A device conceals damage without a word, and
+    /// `exact` may have no such frame.
+    Unproved,
     /// Damaged frames were wanted, which every decoder conceals in its own way.
     Damaged,
     /// The GPU failed a moment ago.
@@ -105,14 +110,24 @@ pub(in crate::decode) enum Why {
 }
 
 impl Why {
-    pub(in crate::decode) const ALL: [Self; 8] =
-        [Self::NotOffered, Self::Inexact, Self::Damaged, Self::Rests, Self::Sooner, Self::Refused, Self::Failed, Self::Busy];
+    pub(in crate::decode) const ALL: [Self; 9] = [
+        Self::NotOffered,
+        Self::Inexact,
+        Self::Unproved,
+        Self::Damaged,
+        Self::Rests,
+        Self::Sooner,
+        Self::Refused,
+        Self::Failed,
+        Self::Busy,
+    ];
 
     /// As a metric's label.
     pub(in crate::decode) fn name(self) -> &'static str {
         match self {
             Self::NotOffered => "not_offered",
             Self::Inexact => "inexact",
+            Self::Unproved => "unproved",
             Self::Damaged => "damaged",
             Self::Rests => "rests",
             Self::Sooner => "sooner",
@@ -136,6 +151,7 @@ pub(in crate::decode) fn choose(unit: &Unit, is_offered: bool, rests: bool, cpu:
     match () {
         () if !is_offered => Choice::Cpu(Why::NotOffered),
         () if unit.is_exact && !is_same => Choice::Cpu(Why::Inexact),
+        () if unit.is_exact && !unit.is_vouched => Choice::Cpu(Why::Unproved),
         () if unit.damaged_keep => Choice::Cpu(Why::Damaged),
         () if rests => Choice::Cpu(Why::Rests),
         () if gpu.expected(unit.megapixels) < cpu.expected(unit.megapixels) => Choice::Gpu,
@@ -196,7 +212,7 @@ mod tests {
 
     fn unit(kind: Kind, (width, height): (u32, u32), frames: u32) -> Unit {
         let megapixels = f64::from(width) * f64::from(height) * f64::from(frames) / 1e6;
-        Unit { kind, class: Class::of(width, height), megapixels, is_exact: true, damaged_keep: false }
+        Unit { kind, class: Class::of(width, height), megapixels, is_exact: true, is_vouched: true, damaged_keep: false }
     }
 
     fn standing(rates: &Rates, engine: Engine, unit: &Unit, (inside, workers): (usize, usize)) -> Standing {
@@ -236,7 +252,8 @@ mod tests {
         assert_eq!(with(exact, false, false), Choice::Cpu(Why::NotOffered));
         assert_eq!(with(exact, true, true), Choice::Cpu(Why::Rests));
         assert_eq!(with(Unit { damaged_keep: true, ..exact }, true, false), Choice::Cpu(Why::Damaged));
-        let fast = Unit { kind: Kind::Jpeg, is_exact: false, ..exact };
+        assert_eq!(with(Unit { is_vouched: false, ..exact }, true, false), Choice::Cpu(Why::Unproved));
+        let fast = Unit { kind: Kind::Jpeg, is_exact: false, is_vouched: false, ..exact };
         assert_eq!(with(fast, true, false), Choice::Gpu);
         assert_eq!(with(Unit { kind: Kind::Video("mpeg2video"), ..fast }, true, false), Choice::Gpu);
     }

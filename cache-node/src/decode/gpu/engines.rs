@@ -180,6 +180,7 @@ impl Engines {
             class,
             megapixels,
             is_exact: false,
+            is_vouched: false,
             damaged_keep: false,
         })
     }
@@ -199,6 +200,7 @@ fn clip_unit(job: &ClipJob) -> Option<Unit> {
         class: Class::of(shape.width, shape.height),
         megapixels: job.decoded_pixels as f64 / 1e6,
         is_exact: job.frames.iter().any(|frame| frame.spec.image().profile != Profile::Fast),
+        is_vouched: job.is_vouched,
         damaged_keep: job.damaged_keep,
     })
 }
@@ -302,6 +304,7 @@ mod tests {
                 source: (1, 1),
                 orientation: 1,
                 pts_seconds: 0.0,
+                format: None,
             };
             let made = || Ok(Tensor { head, data: Bytes::from(vec![self.mark]) });
             match said {
@@ -356,7 +359,9 @@ mod tests {
             version: Version::new("\"1\"").expect("version"),
             unit: 0,
             codec: "h264",
+            is_vouched: true,
             package: Bytes::new(),
+            packets: 1,
             frames: vec![frame],
             damaged_keep: false,
             decoder_bytes: 0,
@@ -404,7 +409,8 @@ mod tests {
         }
     }
 
-    /// Promise: what is wrong with a unit is said in the CPU's words; a GPU that lost its workers is left alone for a while.
+    /// Promise: what is wrong with a unit is said in the CPU's words; a GPU that lost its workers is left alone for a while; what an index
+    /// cannot vouch for is not tried there.
     #[tokio::test(start_paused = true)]
     async fn errors_are_the_cpus() {
         let (cpu, gpu) = (fake(1), fake(2));
@@ -419,5 +425,9 @@ mod tests {
         let other = ClipJob { codec: "vp9", ..job("vp9") };
         assert_eq!(marks(&engines, other).await.expect("made"), [Some(1), Some(1)]);
         assert_eq!(engines.stats().fallbacks[Why::NotOffered as usize].1, 1);
+        tokio::time::advance(REST).await;
+        let unseen = ClipJob { is_vouched: false, ..job("unseen") };
+        assert_eq!(marks(&engines, unseen).await.expect("made"), [Some(1), Some(1)]);
+        assert_eq!((gpu.asked.load(Relaxed), engines.stats().fallbacks[Why::Unproved as usize]), (1, ("unproved", 1)));
     }
 }

@@ -56,8 +56,8 @@ pub(super) fn allow_cpu(seconds: u64) {
 
 /// CPU time that this process has taken so far, in microseconds.
 ///
-/// By its one thread's clock, in profile `cpu`: while a CPU limit is set, the kernel answers for the process from a sum that moves only with timer
-/// ticks and task switches, which showed 50 of the 600 µs that a picture took.
+/// By its one thread's clock, in profile `cpu`: while a CPU limit is set, the kernel answers for the process from a sum that moves only
+/// with timer ticks and task switches, which showed 50 of the 600 µs that a picture took.
 pub(super) fn cpu_us() -> u64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     let clock = if ALL_THREADS.load(Relaxed) { libc::CLOCK_PROCESS_CPUTIME_ID } else { libc::CLOCK_THREAD_CPUTIME_ID };
