@@ -54,7 +54,7 @@ lint: setup ## formatting and lints: Rust, Python, shell
 	cargo clippy $(workspace) --all-targets -- -D warnings
 	.venv/bin/ruff check bench client tests
 	.venv/bin/ruff format --check bench client tests
-	.venv/bin/shellcheck tests/setup.sh .ci/run
+	.venv/bin/shellcheck tests/setup.sh tests/gpu.sh .ci/run
 
 clean-demo: ## remove the demo's pictures and results
 	rm -rf .build/demo demo-out

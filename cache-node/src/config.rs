@@ -114,6 +114,18 @@ pub struct Decode {
     pub deadline: Duration,
     /// Larger pictures are refused from their header.
     pub pixels_max: u64,
+    pub gpu: GpuUse,
+}
+
+/// Whether a GPU decodes beside the CPU, which always does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GpuUse {
+    /// It is not looked for.
+    No,
+    /// Where there is one; else the CPU does all, and a warning says why.
+    IfThere,
+    /// A node without one does not start.
+    Required,
 }
 
 /// `[cluster]`: how nodes find and leave each other.

@@ -13,11 +13,13 @@
 //! - `video`: indexes and exact frames of videos, by FFmpeg's libraries.
 //! - `image`: the renditions that are made of a decoded frame.
 //! - `cut`: those that can be made of one that is held already.
+//! - `gpu`: a second engine, in processes of its own, and which of the two decodes what.
 //!
 //! This room knows neither where bytes come from ([`Source`]) nor where tensors go.
 
 mod cut;
 mod formats;
+mod gpu;
 mod image;
 mod in_process;
 mod orientation;
@@ -37,16 +39,26 @@ use framecache::{ByteRange, DecodeSpec, ObjectId, Tensor, Version};
 use tokio::time::Instant;
 
 pub use cut::{Cut, whole_of};
+pub use gpu::{EngineStats, Engines, Offer};
 pub use in_process::InProcess;
 pub use probe::{Format, HEADER_BYTES_MAX, Probe, is_video, probe};
 pub use video::{Clip, FrameShape, PACKAGE_BYTES_MAX, Trust, VideoIndex};
 pub use worker::pool::{DecodeStats, WorkerPool};
 pub use worker::process::StartError;
-pub use worker::settings::PoolSettings;
+pub use worker::settings::{GPU_WORKERS, PoolSettings};
 pub use worker::worker_main;
 
 /// Most specs that one job may ask of one decode: a picture has a handful of renditions, and the order must fit one message.
 pub const SPECS_MAX: usize = 64;
+
+/// What decodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Engine {
+    /// Processor cores: everything that is decoded at all.
+    Cpu,
+    /// An NVIDIA GPU: videos, and JPEG by profile `fast`.
+    Gpu,
+}
 
 /// Turns compressed bytes into tensors.
 #[async_trait]
@@ -101,6 +113,10 @@ pub struct ClipJob {
     pub version: Version,
     /// The unit, by its first packet.
     pub unit: u64,
+    /// Its codec, by FFmpeg's name.
+    pub codec: &'static str,
+    /// Whether each frame is compared with one that was seen sound: [`VideoIndex::is_vouched`].
+    pub is_vouched: bool,
     /// Everything that decoding needs, from [`VideoIndex::package`].
     pub package: Bytes,
     /// Packets in it: how far into the unit decoding goes.

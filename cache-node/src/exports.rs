@@ -6,7 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use crate::budget::{Budget, Level, LevelUsage};
 use crate::cache::{CacheStats, FoyerStore, Store};
 use crate::cluster::{Cluster, ClusterStats, Refusal};
-use crate::decode::{DecodeStats, WorkerPool};
+use crate::decode::{DecodeStats, EngineStats, Engines, WorkerPool};
 use crate::origin::{OriginSnapshot, S3Origin};
 use crate::read::{ReadStats, Reader};
 use crate::serve::Service;
@@ -20,13 +20,17 @@ pub(crate) struct Rooms {
     pub(crate) reader: Arc<Reader>,
     pub(crate) store: Arc<FoyerStore>,
     pub(crate) pool: Arc<WorkerPool>,
+    /// Both engines, where there is a GPU.
+    pub(crate) engines: Option<Arc<Engines>>,
+    /// Whether one is wanted.
+    pub(crate) wants_gpu: bool,
     pub(crate) budget: Arc<Budget>,
     pub(crate) origin: Arc<S3Origin>,
 }
 
 /// Registers every metric that rooms keep.
 pub(crate) fn register(registry: &Registry, rooms: Rooms) {
-    let Rooms { readiness, service, reader, store, pool, budget, origin } = rooms;
+    let Rooms { readiness, service, reader, store, pool, engines, wants_gpu, budget, origin } = rooms;
     node(registry, readiness, &budget);
     requests(registry, service);
     levels(registry, budget);
@@ -34,6 +38,32 @@ pub(crate) fn register(registry: &Registry, rooms: Rooms) {
     fills(registry, reader);
     origins(registry, origin);
     decoders(registry, pool);
+    if wants_gpu {
+        gpu(registry, engines);
+    }
+}
+
+/// The GPU's; where one is wanted and there is none, that alone.
+fn gpu(registry: &Registry, engines: Option<Arc<Engines>>) {
+    let is_on = engines.is_some();
+    registry.collect("framecache_gpu_on", &[], move || f64::from(is_on));
+    let Some(engines) = engines else { return };
+    let each = |name: &'static str, series: fn(&EngineStats) -> Vec<(&'static str, &'static str, u64)>| {
+        let engines = engines.clone();
+        registry.collect_each(name, move |out| {
+            for (label, value, number) in series(&engines.stats()) {
+                out.series(&[(label, value)], number as f64);
+            }
+        });
+    };
+    each("framecache_gpu_units_total", |s| vec![("kind", "video", s.videos), ("kind", "picture", s.pictures)]);
+    each("framecache_gpu_fallbacks_total", |s| s.fallbacks.iter().map(|(why, number)| ("reason", *why, *number)).collect());
+    each("framecache_gpu_worker_deaths_total", |s| {
+        vec![("judged", "yes", s.gpu.deaths_judged), ("judged", "no", s.gpu.deaths_lost)]
+    });
+    let workers = engines.clone();
+    registry.collect("framecache_gpu_workers_started_total", &[], move || engines.stats().gpu.started as f64);
+    registry.collect("framecache_gpu_inside", &[], move || workers.stats().gpu.inside as f64);
 }
 
 fn node(registry: &Registry, readiness: Readiness, budget: &Budget) {

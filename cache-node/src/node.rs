@@ -1,6 +1,7 @@
 //! One node: its rooms put together, started in order, ended in order.
 
 mod meeting;
+mod second;
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -21,8 +22,8 @@ use crate::auth::Policy;
 use crate::budget::{Budget, BudgetLines, Level};
 use crate::cache::{AdmissionMode, CacheSettings, FoyerStore, Freshness, Store};
 use crate::cluster::{Cluster, Keys, Linked, Members};
-use crate::config::{self, AuthPolicy, Config};
-use crate::decode::{Decoder, Limits, PoolSettings, WorkerPool};
+use crate::config::{self, AuthPolicy, Config, GpuUse};
+use crate::decode::{Decoder, Engines, Limits, PoolSettings, WorkerPool};
 use crate::identity::Identity;
 use crate::origin::{Credentials, Origin, OriginLimits, OriginSettings, S3Origin};
 use crate::read::{Reader, ReaderParts};
@@ -55,6 +56,8 @@ const CLOSE_MAX: Duration = Duration::from_secs(7);
 /// Bytes a pixel takes while it is decoded and rendered at full size: samples, and one rendition.
 const DECODE_BYTES_PER_PIXEL: u64 = 6;
 
+pub use second::look;
+
 /// A running node.
 pub struct Node {
     /// Its name.
@@ -73,6 +76,7 @@ pub struct Node {
     reader: Arc<Reader>,
     store: Arc<FoyerStore>,
     pool: Arc<WorkerPool>,
+    gpu: Option<Arc<WorkerPool>>,
     endpoint: quinn::Endpoint,
     readiness: Readiness,
     stop: CancellationToken,
@@ -110,12 +114,14 @@ impl Node {
         let admin = TcpListener::bind(config.listen.admin).await.with_context(|| in_use("listen.admin", config.listen.admin))?;
 
         let cache = cache_settings(&config);
+        let gpu = second::start(&config, program.clone()).await?;
         let pool = pool_settings(&config, program);
-        let budget = Budget::new(budget_lines(&config, keys.is_some(), &cache, &pool)?)?;
+        let budget = Budget::new(budget_lines(&config, keys.is_some(), &cache, &pool, gpu.lines())?)?;
         let s3 = Arc::new(S3Origin::new(config.buckets.iter().map(origin_settings).collect(), OriginLimits::default()).await?);
         let origin = origin.unwrap_or_else(|| s3.clone());
         let store = Arc::new(FoyerStore::open(cache).await?);
         let pool = Arc::new(WorkerPool::start(pool).await?);
+        let engines = gpu.pool.clone().map(|gpu| Arc::new(Engines::new(pool.clone(), gpu)));
         let (ca, carries_own_name) = (identity.ca.clone(), identity.carries(&config.node.id));
         let server_config = serve::quic::server_config(identity.server_tls()?)?;
         let endpoint = framecache::quic::endpoint(quic, Some(server_config.clone()))?;
@@ -126,7 +132,7 @@ impl Node {
         let reader = Reader::new(ReaderParts {
             origin,
             store: store.clone() as Arc<dyn Store>,
-            decoder: pool.clone() as Arc<dyn Decoder>,
+            decoder: engines.clone().map_or_else(|| pool.clone() as Arc<dyn Decoder>, |engines| engines),
             peers: Arc::new(Linked::new(links.clone(), members.clone())),
             decodes: config.node.roles.contains(&config::Role::Decode),
             budget: budget.clone(),
@@ -137,6 +143,10 @@ impl Node {
 
         let metrics = RequestMetrics::new(&registry);
         let about = about(&config, quic, store.clone(), pool.clone(), reader.clone(), budget.clone(), s3.clone());
+        let about = {
+            let (engines, told) = (engines.clone(), gpu.told.clone());
+            move || about().into_iter().chain(second::line(engines.as_deref(), told.as_deref())).collect()
+        };
         let service = Service::new(ServiceParts {
             reader: reader.clone(),
             policy: policy(&config)?,
@@ -153,6 +163,8 @@ impl Node {
                 reader: reader.clone(),
                 store: store.clone(),
                 pool: pool.clone(),
+                engines: engines.clone(),
+                wants_gpu: config.decode.gpu != GpuUse::No,
                 budget,
                 origin: s3,
             },
@@ -199,6 +211,7 @@ impl Node {
             reader,
             store,
             pool,
+            gpu: gpu.pool,
             endpoint,
             readiness,
             stop,
@@ -268,6 +281,9 @@ impl Node {
         }
         let closed = async {
             self.pool.close().await;
+            if let Some(gpu) = &self.gpu {
+                gpu.close().await;
+            }
             self.store.close().await;
         };
         if tokio::time::timeout(CLOSE_MAX, closed).await.is_err() {
@@ -307,11 +323,18 @@ fn pool_settings(config: &Config, program: PathBuf) -> PoolSettings {
 
 /// The lines of the node's memory, and the floors of its levels: each at least one maximal item, as far as half of what is free
 /// allows; a larger picture is then refused as too large.
-fn budget_lines(config: &Config, among_others: bool, cache: &CacheSettings, pool: &PoolSettings) -> anyhow::Result<BudgetLines> {
+fn budget_lines(
+    config: &Config,
+    among_others: bool,
+    cache: &CacheSettings,
+    pool: &PoolSettings,
+    gpu: Vec<(&'static str, u64)>,
+) -> anyhow::Result<BudgetLines> {
     let requests = request_bytes(config.node.memory_limit);
     let mut fixed = vec![("process", PROCESS_BYTES), ("transport", TRANSPORT_BYTES), ("requests", requests)];
     fixed.extend(cache.memory_lines());
     fixed.extend(pool.memory_lines());
+    fixed.extend(gpu);
     let total = config.node.memory_limit;
     let free = total.saturating_sub(fixed.iter().map(|(_, bytes)| bytes).sum());
     let decode = (config.decode.pixels_max.saturating_mul(DECODE_BYTES_PER_PIXEL)).min(free / 2);

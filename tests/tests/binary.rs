@@ -184,3 +184,24 @@ async fn the_log_holds_no_secret() {
     let found = log.lines().find(|line| line.to_lowercase().contains("authorization"));
     assert!(found.is_none_or(|line| !line.contains("Signature=")), "{found:?}");
 }
+
+/// Promise: a node that shall decode on a GPU alone says why it does not start where there is none; one that may go on without warns.
+#[test]
+fn a_gpu_is_there_or_missed_in_words() {
+    if std::path::Path::new("/dev/nvidiactl").exists() {
+        return println!("there is a device: nothing to refuse");
+    }
+    let check = |engines: &str| {
+        let limited = LOOPBACK.replace("[listen]", "memory_limit = \"1GiB\"\n[listen]");
+        let output = run(&format!("{limited}engines = {engines}\n"), &["--check-config"]);
+        let said = [output.stdout, output.stderr].concat();
+        (output.status.code(), String::from_utf8_lossy(&said).into_owned())
+    };
+    let why = "no NVIDIA driver: libcuda.so.1 not found";
+    let (code, said) = check("[\"gpu\"]");
+    assert!(code == Some(2) && said.contains("`decode.engines` names \"gpu\" alone") && said.contains(why), "{said}");
+    let (code, said) = check("[\"gpu\", \"cpu\"]");
+    assert!(code == Some(0) && said.contains(&format!("warning: no GPU decodes: {why}; the CPU decodes everything")), "{said}");
+    let (code, said) = check("[\"cpu\"]");
+    assert!(code == Some(0) && !said.contains("GPU"), "{said}");
+}

@@ -79,7 +79,7 @@ pub const KEYS: &[Key] = &[
     key("decode", "worker_memory", Kind::Bytes, "`\"3GiB\"`", "\"4GiB\"", "Bytes that one decoder may use before it is stopped; what a picture needs is reserved from `node.memory_limit`. At least 64 MiB."),
     key("decode", "deadline_ms", Kind::Count(100, 3_600_000), "`30000`", "10000", "Milliseconds that one decode job may take."),
     key("decode", "pixels_max", Kind::Count(1, (1 << 30) / 3), "`178956970`", "40000000", "Pixels of the largest picture that is decoded; the default is where Pillow refuses."),
-    key("decode", "engines", Kind::Choices(&["cpu", "gpu"]), "`[\"cpu\"]`", "[\"cpu\"]", "What decodes. `gpu` is refused: decoding of JPEG on a GPU is not there yet."),
+    key("decode", "engines", Kind::Choices(&["cpu", "gpu"]), "`[\"cpu\"]`", "[\"gpu\", \"cpu\"]", "What decodes. The CPU always does; with `gpu` an NVIDIA GPU does beside it, where that is sooner. `[\"gpu\"]` alone: a node that finds none does not start; with `cpu`: it warns, and goes on without."),
     key("cluster", "seeds", Kind::Texts, "`[]`", "[\"framecache-headless:4434\"]", "Where other nodes are found: `host:port` of their gossip, at most 64; a DNS name may stand for many, and is looked up again and again."),
     key("cluster", "settle_s", Kind::Count(0, 86_400), "`300`", "600", "Seconds after which a member counts as settled: what moved to it has been filled."),
     key("cluster", "drain_s", Kind::Count(0, 3600), "`30`", "60", "Seconds that a stopping node still answers."),

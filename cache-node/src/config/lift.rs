@@ -7,8 +7,8 @@ use std::time::Duration;
 use super::raw::{Raw, RawAuth, RawCache, RawCluster, RawDecode, RawGateway, RawListen, RawNode, RawTelemetry, RawTls};
 use super::source::Source;
 use super::{
-    Admission, Auth, AuthPolicy, Cache, Cluster, Config, ConfigError, Decode, Gateway, Host, Listen, Node, Role, Size, Telemetry,
-    Tls, bucket,
+    Admission, Auth, AuthPolicy, Cache, Cluster, Config, ConfigError, Decode, Gateway, GpuUse, Host, Listen, Node, Role, Size,
+    Telemetry, Tls, bucket,
 };
 
 /// Least bytes of one decoder: below this libjpeg and libav cannot hold a picture of 4,000 by 3,000 and their own tables.
@@ -146,16 +146,20 @@ impl Lift<'_> {
         if worker_memory < WORKER_MEMORY_MIN {
             return Err(self.wrong("decode.worker_memory", &Size(worker_memory).to_string(), "give at least 64MiB"));
         }
-        if engines.is_some_and(|engines| engines.iter().any(|name| name == "gpu")) {
-            let fix = "write [\"cpu\"], or leave the key out: this release decodes nothing on a GPU";
-            return Err(self.wrong("decode.engines", "gpu", fix));
-        }
+        let engines = engines.unwrap_or_default();
+        let names = |engine: &str| engines.iter().any(|name| name == engine);
+        let gpu = match (names("gpu"), names("cpu")) {
+            (false, _) => GpuUse::No,
+            (true, true) => GpuUse::IfThere,
+            (true, false) => GpuUse::Required,
+        };
         Ok(Decode {
             workers: workers.unwrap_or(self.host.cores.clamp(1, 1024)),
             worker_memory,
             deadline: Duration::from_millis(deadline_ms.unwrap_or(30_000)),
             // Where Pillow refuses (twice `Image.MAX_IMAGE_PIXELS`): 512 MiB of RGB.
             pixels_max: pixels_max.unwrap_or(178_956_970),
+            gpu,
         })
     }
 

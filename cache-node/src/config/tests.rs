@@ -89,7 +89,7 @@ fn refusals_name_the_key_and_the_fix() {
         ("[decode]\nworkers = 'two'", &["`decode.workers` is \"two\"", "whole number"]),
         ("[decode]\nworker_memory = 5", &["`decode.worker_memory`", "at least 64MiB"]),
         ("[decode]\nengines = ['cpu', 'cpu']", &["`decode.engines`", "none twice"]),
-        ("[decode]\nengines = ['cpu', 'gpu']", &["`decode.engines` is \"gpu\"", "write [\"cpu\"]", "nothing on a GPU"]),
+        ("[decode]\nengines = ['tpu']", &["`decode.engines`", "\"cpu\", \"gpu\""]),
         ("[decode]\npixels_max = 99999999999999999999", &["`decode.pixels_max`", "whole number"]),
         ("[node]\nid = 'a b'", &["`node.id` is \"a b\"", "write 1 to 63"]),
         ("[node]\nid = ''", &["`node.id`", "not empty"]),
@@ -118,6 +118,24 @@ fn refusals_name_the_key_and_the_fix() {
             assert!(message.contains(part), "{text:?}\n  said: {message}\n  want: {part}");
         }
         assert!(!message.contains('\n'), "one sentence: {message}");
+    }
+}
+
+/// A GPU is looked for where it is named, and its lack stops a start only where nothing else is.
+#[test]
+fn engines_say_whether_a_gpu_must_be_there() {
+    for (engines, gpu) in [
+        ("", GpuUse::No),
+        ("engines = []", GpuUse::No),
+        ("engines = ['cpu']", GpuUse::No),
+        ("engines = ['gpu', 'cpu']", GpuUse::IfThere),
+        ("engines = ['cpu', 'gpu']", GpuUse::IfThere),
+        ("engines = ['gpu']", GpuUse::Required),
+    ] {
+        match parse(&format!("[decode]\n{engines}")) {
+            Ok(config) => assert_eq!(config.decode.gpu, gpu, "{engines}"),
+            Err(error) => assert!(engines.ends_with("[]"), "{engines}: {error}"),
+        }
     }
 }
 

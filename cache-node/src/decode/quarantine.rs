@@ -6,6 +6,8 @@ use std::time::Duration;
 use framecache::{DecodeSpec, ObjectId, Version};
 use tokio::time::Instant;
 
+use super::Engine;
+
 /// Deaths after which a unit is left alone. One may be bad luck (a bit flip in memory); two are the picture.
 pub(super) const DEATHS_MAX: u32 = 2;
 
@@ -15,13 +17,6 @@ pub(super) const TTL: Duration = Duration::from_secs(3600);
 /// Most units that are remembered; an attacker with more poisoned objects than this pays with two workers for each again.
 const UNITS_MAX: usize = 10_000;
 
-/// Who decodes: a unit that kills one engine may be fine on another.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Engine {
-    /// The worker processes of this room.
-    Cpu,
-}
-
 /// What is judged: one decode unit, made one way, by one engine.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Suspect {
@@ -29,6 +24,7 @@ pub(super) struct Suspect {
     pub(super) version: Version,
     pub(super) unit: u64,
     pub(super) spec: DecodeSpec,
+    /// A unit that kills one engine may be fine on another.
     pub(super) engine: Engine,
 }
 
@@ -135,7 +131,8 @@ mod tests {
                 Verdict::Banned { left, .. } => Some(left.as_secs() / 60),
             };
             assert_eq!(left, want, "minute {minute}");
-            assert_eq!(quarantine.verdict(&good, now), Verdict::Free);
+            let elsewhere = Suspect { engine: Engine::Gpu, ..bad.clone() };
+            assert_eq!([&good, &elsewhere].map(|suspect| quarantine.verdict(suspect, now)), [Verdict::Free, Verdict::Free]);
         }
         assert_eq!((quarantine.banned(at(181)), quarantine.banned(at(300))), (1, 0));
     }

@@ -10,7 +10,7 @@
 //! - `boxes`: what of an MP4 need not be read. `scan`: a clip's packets and where their bytes lie; `bits`: what they say themselves.
 //! - `table`: frames predicted from packets, or mapped and proved by decoding. `make` is the whole of it.
 //! - `index`: the table as it is kept; `plan`: from wanted frames to byte ranges; `package`: from bytes to what a decoder takes.
-//! - `unit`: one package decoded. `frame`: a picture's planes; `colour`: RGB of them.
+//! - `unit`: one package decoded; `hardware`: the same on a device. `frame`: a picture's planes; `colour`: RGB of them.
 //!
 //! [`make`] and [`decode`] call codecs and belong into a worker process; all else is arithmetic.
 
@@ -24,6 +24,7 @@ mod corpus;
 mod drawn;
 mod extents;
 mod frame;
+mod hardware;
 mod index;
 mod make;
 mod package;
@@ -39,6 +40,7 @@ use framecache::ByteRange;
 pub(super) use drawn::Drawn;
 pub use drawn::FrameShape;
 pub use frame::Frame;
+pub(super) use hardware::{CODECS, Hardware};
 pub use index::{Facts, INDEX_BYTES_MAX, PtsOrigin, Ratio, Trust, VideoIndex};
 pub use make::{make, make_stream};
 pub use package::PACKAGE_BYTES_MAX;

@@ -30,6 +30,7 @@ use nix::errno::Errno;
 use nix::sys::signal::{SigHandler, Signal, signal};
 use nix::sys::socket::{MsgFlags, recv, send};
 
+use super::gpu::Equipment;
 use bench::Bench;
 use protocol::{FromWorker, MESSAGE_BYTES_MAX, Sandboxed, ToWorker};
 
@@ -39,6 +40,9 @@ pub(super) const SUBCOMMAND: &str = "worker";
 /// The second argument that plants faults for the tests. Only a pool whose settings say so gives it.
 pub(super) const TEST_CODECS: &str = "--test-codecs";
 
+/// The argument that makes it a worker of a GPU.
+pub(super) const GPU: &str = "--gpu";
+
 /// What `framecache-node worker` runs. Needs what the pool gives it: a socket as standard input, shared memory as standard output.
 /// Call it first thing in `main`, before any thread or logger exists: the sandbox binds the calling thread and its children.
 pub fn worker_main() -> ExitCode {
@@ -46,8 +50,9 @@ pub fn worker_main() -> ExitCode {
     std::panic::set_hook(Box::new(|_| std::process::abort()));
     // SAFETY: the handler makes system calls alone.
     let watched = unsafe { signal(Signal::SIGABRT, SigHandler::Handler(on_abort)) };
-    let test_codecs = std::env::args().any(|argument| argument == TEST_CODECS);
-    match watched.map_err(|_| Ended::Lost).and_then(|_| serve(test_codecs)) {
+    let is_told = |word: &str| std::env::args().any(|argument| argument == word);
+    let (test_codecs, gpu) = (is_told(TEST_CODECS), is_told(GPU));
+    match watched.map_err(|_| Ended::Lost).and_then(|_| serve(test_codecs, gpu)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(Ended::OutOfMemory) => ExitCode::from(OUT_OF_MEMORY),
         Err(Ended::Short) => ExitCode::from(SHORT),
@@ -87,7 +92,7 @@ impl Ended {
     }
 }
 
-fn serve(test_codecs: bool) -> Result<(), Ended> {
+fn serve(test_codecs: bool, gpu: bool) -> Result<(), Ended> {
     let parent = Parent;
     sandbox::before_the_lock().map_err(|_| Ended::Lost)?;
     super::video::warm_up();
@@ -98,11 +103,13 @@ fn serve(test_codecs: bool) -> Result<(), Ended> {
         ToWorker::Begin { worker_memory } => worker_memory,
         _ => return Err(Ended::Lost),
     };
-    let sandboxed = match sandbox::lock(worker_memory) {
-        Ok(landlock) => Sandboxed::Yes { landlock },
-        Err(reason) => Sandboxed::No { reason },
+    let sandboxed = match gpu {
+        true => lock_with_device(&mut bench, test_codecs, &parent)?,
+        false => {
+            sandbox::lock(worker_memory).map_or_else(|reason| Sandboxed::No { reason }, |landlock| Sandboxed::Yes { landlock })
+        }
     };
-    let refused = matches!(sandboxed, Sandboxed::No { .. });
+    let refused = !matches!(sandboxed, Sandboxed::Yes { .. });
     parent.send(&FromWorker::Ready(sandboxed))?;
     if refused {
         return Ok(());
@@ -115,6 +122,39 @@ fn serve(test_codecs: bool) -> Result<(), Ended> {
         }
     }
 }
+
+/// The same with a device: fenced, opened, shut, and held to the golden samples once more; says what is offered.
+fn lock_with_device(bench: &mut Bench, test_codecs: bool, parent: &Parent) -> Result<Sandboxed, Ended> {
+    let landlock = match sandbox::device::fence() {
+        Ok(landlock) => landlock,
+        Err(reason) => return Ok(Sandboxed::No { reason }),
+    };
+    let mut equipment = match Equipment::open() {
+        Ok(equipment) => Some(equipment),
+        // The tests have faults to plant, with a device or without.
+        Err(_) if test_codecs => None,
+        Err(reason) => return Ok(Sandboxed::NoDevice { reason }),
+    };
+    if let Err(reason) = sandbox::device::shut(landlock) {
+        return Ok(Sandboxed::No { reason });
+    }
+    if let Some(equipment) = &mut equipment {
+        let offer = equipment.prove();
+        let (codecs, jpeg) = offer.parts();
+        if (codecs, jpeg) == (0, false) {
+            return Ok(Sandboxed::NoDevice {
+                reason: format!("{} fails within the sandbox: {}", offer.device, offer.lacks.join("; ")),
+            });
+        }
+        parent.send(&FromWorker::Device { name: offer.device.clone(), codecs, jpeg })?;
+        offer.lacks.iter().take(NOTES_MAX).try_for_each(|lack| parent.send(&FromWorker::Note { text: lack.clone() }))?;
+    }
+    bench.equip(equipment);
+    Ok(Sandboxed::Yes { landlock })
+}
+
+/// Notes that a worker may send with its device: one a codec, and of JPEG.
+const NOTES_MAX: usize = 16;
 
 /// The other end of the socket.
 struct Parent;

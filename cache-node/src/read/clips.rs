@@ -251,6 +251,8 @@ impl Reader {
             id: id.clone(),
             version: head.version.clone(),
             unit,
+            codec: index.codec(),
+            is_vouched: index.is_vouched(),
             package: package.into(),
             packets: clip.packets(),
             frames,

@@ -128,6 +128,12 @@ pub const METRICS: &[Row] = &[
     row("decode", "framecache_decode_workers_started_total", Counter, Count, &[], "Workers started."),
     row("decode", "framecache_decode_workers_recycled_total", Counter, Count, &[], "Workers replaced on purpose."),
     row("decode", "framecache_decode_quarantined", Gauge, Count, &[], "Units that killed two workers and are refused."),
+    row("decode", "framecache_gpu_on", Gauge, Flag, &[], "1 while a GPU decodes, 0 where one is wanted and there is none; absent where none is wanted."),
+    row("decode", "framecache_gpu_inside", Gauge, Count, &[], "Jobs that wait for the GPU's workers or run."),
+    row("decode", "framecache_gpu_units_total", Counter, Count, &["kind"], "Units that the GPU decoded (video, picture)."),
+    row("decode", "framecache_gpu_fallbacks_total", Counter, Count, &["reason"], "Units that the CPU decoded though there is a GPU, by reason: before a try (not_offered, inexact, unproved, damaged, rests, sooner), or after one (refused, failed, busy)."),
+    row("decode", "framecache_gpu_worker_deaths_total", Counter, Count, &["judged"], "The GPU's workers that ended without being asked; judged: by their input's fault."),
+    row("decode", "framecache_gpu_workers_started_total", Counter, Count, &[], "The GPU's workers started."),
 ];
 
 impl Row {

@@ -1,5 +1,6 @@
 //! The decode room as a whole, with real worker processes of this binary.
 
+mod devices;
 mod faults;
 // Of the tests of the whole, which this crate cannot name: they stand on it.
 #[path = "../../../tests/src/mutants.rs"]

@@ -3,6 +3,7 @@
 //! FFmpeg opens nothing by itself here: the one input is our own, every further file that a container names is refused, and only
 //! listed formats and codecs are ever tried. One thread, no log.
 
+mod cuda;
 mod decoder;
 mod demuxer;
 #[cfg(test)]
@@ -20,6 +21,7 @@ use ffmpeg_next::ffi;
 use super::VideoError;
 use super::codec::Codec;
 
+pub(super) use cuda::Device;
 pub(super) use decoder::{Decoder, Fed};
 pub(super) use demuxer::{Demuxer, Packet, Probing, Stream};
 pub(super) use picture::{Colours, Picture, format_name};
@@ -46,6 +48,7 @@ impl AvError {
     const INVALID: Self = Self(ffi::AVERROR(libc::EINVAL));
     const END: Self = Self(ffi::AVERROR_EOF);
     const NO_MEMORY: Self = Self(ffi::AVERROR(libc::ENOMEM));
+    const NOT_THERE: Self = Self(ffi::AVERROR(libc::ENOSYS));
 
     fn of(answer: c_int) -> Result<c_int, Self> {
         if answer < 0 { Err(Self(answer)) } else { Ok(answer) }

@@ -175,6 +175,11 @@ impl Drawn {
 const SWSCALE_BYTES: u64 = 8 << 20;
 
 impl VideoIndex {
+    /// Its codec, by FFmpeg's name.
+    pub fn codec(&self) -> &'static str {
+        self.kept.parameters.codec.name()
+    }
+
     /// How far it is to be believed.
     pub fn trust(&self) -> Trust {
         self.facts().trust
@@ -263,7 +268,7 @@ impl Clip {
     }
 
     /// Packets that are decoded.
-    pub(crate) fn packets(&self) -> u32 {
+    pub fn packets(&self) -> u32 {
         self.last - self.start + 1
     }
 }

@@ -115,7 +115,7 @@ impl Frame<'_> {
     }
 
     /// A hash of all planes, by which a frame is known again.
-    pub(super) fn hash(&self) -> u64 {
+    pub(in crate::decode) fn hash(&self) -> u64 {
         let mut hasher = xxhash_rust::xxh3::Xxh3Default::new();
         for plane in &self.planes {
             let row_bytes = plane.columns * self.sampling.sample_bytes();

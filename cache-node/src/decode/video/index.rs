@@ -204,6 +204,11 @@ impl VideoIndex {
         self.kept.made_for.max(self.facts().trust) >= wanted
     }
 
+    /// Whether all frames were seen, and nothing was wrong with any: what another decoder makes of them is held to their hashes.
+    pub fn is_vouched(&self) -> bool {
+        self.facts().trust > Trust::Predicted && !self.facts().damaged
+    }
+
     /// Frames.
     pub fn len(&self) -> u64 {
         self.kept.rows.len() as u64

@@ -1,5 +1,6 @@
 //! One package decoded: its wanted frames, as soon as each is out, and each known by its packet.
 
+use std::borrow::BorrowMut;
 use std::collections::BTreeMap;
 
 use super::av::{CORRUPT, Decoder, Fed, KEY, Picture};
@@ -53,26 +54,30 @@ pub type Sink<'a> = &'a mut dyn FnMut(usize, Result<Frame<'_>, FrameError>) -> R
 pub fn decode(package: &[u8], damaged_keep: bool, limits: &Limits, each: Sink<'_>) -> Result<(), DecodeEnd> {
     av::warm_up();
     let package = Package::from_bytes(package).ok_or(DecodeEnd::Malformed)?;
-    let (is_as_listed, disposable) = read(&package);
+    let decoder = || Decoder::open(&package.parameters, true, limits.pixels_max);
+    decode_by(&package, damaged_keep, limits, each, decoder).map(drop)
+}
+
+/// The same by the decoder that `open` gives; whether nothing was wrong with the unit.
+pub(super) fn decode_by<D: BorrowMut<Decoder>>(
+    package: &Package,
+    damaged_keep: bool,
+    limits: &Limits,
+    each: Sink<'_>,
+    open: impl FnOnce() -> Result<D, VideoError>,
+) -> Result<bool, DecodeEnd> {
+    let (is_as_listed, disposable) = read(package);
     let met = vec![0; package.wanted.len()];
-    let mut unit = Unit {
-        package: &package,
-        disposable,
-        damaged_keep,
-        limits,
-        met,
-        damage: None,
-        own_damage: BTreeMap::new(),
-        next: 0,
-        each,
-    };
+    let own_damage = BTreeMap::new();
+    let mut unit = Unit { package, disposable, damaged_keep, limits, met, damage: None, own_damage, next: 0, each };
     if package.is_unseen && !is_as_listed {
-        return unit.give_up();
+        return unit.give_up().map(|()| false);
     }
     if unit.is_done() {
-        return Ok(());
+        return Ok(true);
     }
-    let mut decoder = Decoder::open(&package.parameters, true, limits.pixels_max)?;
+    let mut decoder = open()?;
+    let decoder = decoder.borrow_mut();
     let (mut data, mut beside) = (&package.data[..], &package.side[..]);
     for (number, packet) in package.packets.iter().enumerate() {
         let tag = number as u32;
@@ -92,11 +97,12 @@ pub fn decode(package: &[u8], damaged_keep: bool, limits: &Limits, each: Sink<'_
             unit.hurt(tag, complaint);
         }
         if unit.is_done() {
-            return Ok(());
+            return Ok(unit.is_unhurt());
         }
     }
     decoder.drain(&mut |picture| unit.take(&picture))?;
-    unit.give_up()
+    let is_whole = unit.is_done() && unit.is_unhurt();
+    unit.give_up().map(|()| is_whole)
 }
 
 /// What packets say themselves: whether they are what a container's list made them out to be (decoding can start at the first, and
@@ -143,6 +149,10 @@ const GIVEN: u32 = u32::MAX;
 impl Unit<'_, '_> {
     fn is_done(&self) -> bool {
         self.met.iter().all(|&met| met == GIVEN)
+    }
+
+    fn is_unhurt(&self) -> bool {
+        self.damage.is_none() && self.own_damage.is_empty()
     }
 
     /// Half of a stream's pictures are such, by encoders' defaults.

@@ -11,6 +11,7 @@ use super::settings::{SAMPLES_KEPT, SHARED_KEPT};
 use super::survey::reads_max;
 use super::{Ended, Parent, sandbox};
 use crate::decode::formats::{Failure, Input};
+use crate::decode::gpu::Equipment;
 use crate::decode::image::{self, Drawing};
 use crate::decode::rendition::Rendition;
 use crate::decode::video::{self, DecodeEnd, Drawn, Frame, FrameError, FrameShape, Gone, Stop, Trust, VideoError};
@@ -21,11 +22,18 @@ pub(super) struct Bench {
     shared: Mapping,
     samples: Samples,
     test_codecs: bool,
+    /// Whether this is a GPU's worker, and its device; none where only faults are tried.
+    device: Option<Option<Equipment>>,
 }
 
 impl Bench {
     pub(super) fn new(test_codecs: bool) -> Self {
-        Self { shared: Mapping::default(), samples: Samples::default(), test_codecs }
+        Self { shared: Mapping::default(), samples: Samples::default(), test_codecs, device: None }
+    }
+
+    /// Makes it a GPU's, for good.
+    pub(super) fn equip(&mut self, equipment: Option<Equipment>) {
+        self.device = Some(equipment);
     }
 
     /// Does one job and answers it.
@@ -62,7 +70,12 @@ impl Bench {
         let renditions = renditions.map_err(|_| Ended::Lost)?;
         let mut drawings = lay_out(job, &renditions, places).ok_or(Ended::Lost)?;
         let room = self.samples.of(probe.decoded_bytes).ok_or(Ended::OutOfMemory)?;
-        let drawn = image::draw(&mut input, &probe, room, &mut drawings);
+        let drawn = match &self.device {
+            None => image::draw(&mut input, &probe, room, &mut drawings),
+            Some(None) => Err(Failure::Unsupported(NO_DEVICE.into())),
+            // Beside what failed here there is nothing to say: the CPU is asked next.
+            Some(Some(equipment)) => equipment.picture(input.first(), &probe, room, &mut drawings).map_err(Failure::Unsupported),
+        };
         match (input.ended, drawn) {
             (Some(Stopped::NoRange), _) => Ok(Outcome::NoRange),
             (Some(Stopped::Lost | Stopped::Enough), _) => Err(Ended::Lost),
@@ -121,7 +134,11 @@ impl Bench {
             }
             Ok(())
         };
-        let decoded = video::decode(package, damaged_keep, &limits, &mut each);
+        let decoded = match &mut self.device {
+            None => video::decode(package, damaged_keep, &limits, &mut each),
+            Some(None) => Err(VideoError::Unsupported(NO_DEVICE.into()).into()),
+            Some(Some(equipment)) => equipment.clip(package, &limits, &mut each),
+        };
         match (ended, decoded) {
             (Some(why), _) => Err(why),
             (None, Ok(())) => Ok(Outcome::Drawn),
@@ -162,6 +179,9 @@ impl Bench {
         }
     }
 }
+
+/// What a GPU's worker without one says of all.
+const NO_DEVICE: &str = "no device";
 
 /// Where one frame's tensor goes.
 struct Canvas<'a> {

@@ -8,6 +8,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use framecache::DecodeSpec;
 use framecache::spec::{ImageSpec, VideoSpec};
+use futures::future::OptionFuture;
 use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout, timeout_at};
@@ -21,8 +22,9 @@ use super::process::{Death, Gone, Spawner, StartError, Worker};
 use super::settings::PoolSettings;
 use super::survey::Survey;
 use super::units::{Part, Turn, Unit, Units};
-use crate::decode::quarantine::{Engine, Quarantine, Suspect, Verdict};
-use crate::decode::{ClipJob, DecodeError, DecodeJob, Decoder, Format, IndexJob, SPECS_MAX};
+use crate::decode::gpu::Offer;
+use crate::decode::quarantine::{Quarantine, Suspect, Verdict};
+use crate::decode::{ClipJob, DecodeError, DecodeJob, Decoder, Engine, Format, IndexJob, SPECS_MAX};
 
 /// Decodes in worker processes of this node. Cheap to clone; the last clone's end, or [`WorkerPool::close`], ends the workers.
 #[derive(Clone)]
@@ -61,7 +63,8 @@ impl WorkerPool {
     /// Starts a pool, and one worker in it, so that a program or a kernel that cannot is found out now. The others start with the
     /// first jobs that need them.
     pub async fn start(settings: PoolSettings) -> Result<Self, StartError> {
-        let spawner = Spawner::start(settings.program.clone(), settings.test_codecs).map_err(StartError::Spawn)?;
+        let spawner =
+            Spawner::start(settings.program.clone(), settings.engine, settings.test_codecs).map_err(StartError::Spawn)?;
         let pool = Arc::new(Pool {
             lane: Lane::new(settings.workers, settings.queue_max()),
             surveys: Lane::new(settings.workers.saturating_sub(1).max(1), settings.queue_max()),
@@ -69,6 +72,7 @@ impl WorkerPool {
             settings,
             idle: Mutex::default(),
             pids: Mutex::default(),
+            offer: Mutex::default(),
             units: Units::default(),
             quarantine: Mutex::default(),
             counts: Counts::default(),
@@ -101,6 +105,11 @@ impl WorkerPool {
             quarantined: pool.quarantine.lock().banned(Instant::now()),
             pids: pool.pids.lock().clone(),
         }
+    }
+
+    /// What its GPU decodes, as the worker that started last found it; nothing of the CPU's.
+    pub fn offer(&self) -> Option<Offer> {
+        self.0.offer.lock().clone()
     }
 
     /// Takes no more jobs, waits for those that run (each has its own limit), and ends the workers.
@@ -148,6 +157,7 @@ struct Pool {
     /// Workers at rest; the last one used is the first taken, so that few stay warm when little is to do.
     idle: Mutex<Vec<Worker>>,
     pids: Mutex<Vec<u32>>,
+    offer: Mutex<Option<Offer>>,
     units: Units,
     quarantine: Mutex<Quarantine>,
     counts: Counts,
@@ -183,11 +193,15 @@ impl Pool {
     async fn pictures(self: Arc<Self>, job: DecodeJob) -> Result<Renditions, DecodeError> {
         most_specs(job.specs.len())?;
         let turn = self.units.turn(Unit::picture(&job.id, &job.version)).await;
-        let allowed: Vec<_> = suspects(&job).map(|suspect| self.allowed(&suspect)).collect();
+        let allowed: Vec<_> = suspects(&job, self.settings.engine).map(|suspect| self.allowed(&suspect)).collect();
         if !allowed.is_empty() && allowed.iter().all(Result::is_err) {
             return Ok(allowed.into_iter().filter_map(Result::err).map(Err).collect());
         }
-        let tried = suspects(&job).zip(&allowed).filter(|(_, allowed)| allowed.is_ok()).map(|(suspect, _)| suspect).collect();
+        let tried = suspects(&job, self.settings.engine)
+            .zip(&allowed)
+            .filter(|(_, allowed)| allowed.is_ok())
+            .map(|(suspect, _)| suspect)
+            .collect();
         let order = Order::prepare(&job, allowed, &self.settings).await?;
         match order.is_idle() {
             true => Ok(order.refusals()),
@@ -199,8 +213,8 @@ impl Pool {
     async fn frames(self: Arc<Self>, job: ClipJob) -> Result<Renditions, DecodeError> {
         most_specs(job.frames.len())?;
         let turn = self.units.turn(Unit { part: Part::Clip(job.unit), ..Unit::picture(&job.id, &job.version) }).await;
-        job.suspects().try_for_each(|suspect| self.allowed(&suspect))?;
-        let tried = job.suspects().last().into_iter().collect();
+        job.suspects(self.settings.engine).try_for_each(|suspect| self.allowed(&suspect))?;
+        let tried = job.suspects(self.settings.engine).last().into_iter().collect();
         let parcel = Parcel::prepare(&job, &self.settings)?;
         match parcel.is_idle() {
             true => Ok(parcel.refusals()),
@@ -211,7 +225,7 @@ impl Pool {
     /// The same of a video's index.
     async fn index(self: Arc<Self>, job: IndexJob) -> Result<Bytes, DecodeError> {
         let turn = self.units.turn(Unit { part: Part::Index, ..Unit::picture(&job.id, &job.version) }).await;
-        let tried = vec![job.suspect()];
+        let tried = vec![job.suspect(self.settings.engine)];
         tried.iter().try_for_each(|suspect| self.allowed(suspect))?;
         let survey = Survey::of(&job, &self.settings);
         self.clone().send_out(survey, tried, turn, vec![self.surveys.clone(), self.lane.clone()]).await
@@ -281,7 +295,13 @@ impl Pool {
     async fn attempt<E: Errand>(&self, errand: &E, lane: &Lane) -> Result<Result<E::Made, DecodeError>, Death> {
         let mut worker = self.worker().await.map_err(|error| Death::Lost(error.to_string()))?;
         let begun = Instant::now();
-        let ran = timeout(errand.deadline(&self.settings), worker.run(errand)).await.unwrap_or(Err(Gone::TimedOut));
+        // Where addresses cannot be limited, what is resident is looked at.
+        let limit = (self.settings.engine == Engine::Gpu).then_some(self.settings.worker_memory);
+        let outgrown = OptionFuture::from(limit.map(|limit| worker.outgrows(limit)));
+        let ran = tokio::select! {
+            ran = timeout(errand.deadline(&self.settings), worker.run(errand)) => ran.unwrap_or(Err(Gone::TimedOut)),
+            Some(()) = outgrown => Err(Gone::Outgrown),
+        };
         match ran {
             Ok((answer, cpu_us)) => {
                 self.count(errand, cpu_us, begun.elapsed());
@@ -310,6 +330,9 @@ impl Pool {
 
     async fn start_worker(&self) -> Result<Worker, StartError> {
         let worker = Worker::start(&self.spawner, &self.settings).await?;
+        if worker.offer.is_some() {
+            self.offer.lock().clone_from(&worker.offer);
+        }
         self.counts.started.fetch_add(1, Relaxed);
         self.pids.lock().push(worker.pid());
         Ok(worker)
@@ -367,36 +390,36 @@ fn most_specs(count: usize) -> Result<(), DecodeError> {
     Err(DecodeError::Unsupported { format: Format::Unknown, reason })
 }
 
-fn suspects(job: &DecodeJob) -> impl Iterator<Item = Suspect> {
-    job.specs.iter().map(|spec| Suspect {
+fn suspects(job: &DecodeJob, engine: Engine) -> impl Iterator<Item = Suspect> {
+    job.specs.iter().map(move |spec| Suspect {
         id: job.id.clone(),
         version: job.version.clone(),
         unit: spec.frame().unwrap_or(0),
         spec: spec.clone(),
-        engine: Engine::Cpu,
+        engine,
     })
 }
 
 impl ClipJob {
     /// The unit, by how far decoding goes into it, in powers of two; itself is the last. What ends a worker early in a unit does so behind
     /// that, too: and so a unit of a thousand packets costs twenty workers at most, and not two for each frame and each spec.
-    fn suspects(&self) -> impl Iterator<Item = Suspect> {
-        (0..=self.packets.max(1).ilog2()).map(|reach| Suspect {
+    fn suspects(&self, engine: Engine) -> impl Iterator<Item = Suspect> {
+        (0..=self.packets.max(1).ilog2()).map(move |reach| Suspect {
             id: self.id.clone(),
             version: self.version.clone(),
             unit: self.unit,
             spec: VideoSpec::at(reach.into(), ImageSpec::default()).into(),
-            engine: Engine::Cpu,
+            engine,
         })
     }
 }
 
 impl IndexJob {
-    fn suspect(&self) -> Suspect {
+    fn suspect(&self, engine: Engine) -> Suspect {
         let (id, version) = (self.id.clone(), self.version.clone());
         // One that is proved decodes much that one that is predicted does not.
         let unit = u64::MAX - self.trust as u64;
-        Suspect { id, version, unit, spec: DecodeSpec::Image(ImageSpec::default()), engine: Engine::Cpu }
+        Suspect { id, version, unit, spec: DecodeSpec::Image(ImageSpec::default()), engine }
     }
 }
 
@@ -412,6 +435,8 @@ mod tests {
             id: framecache::ObjectId::new("abc", "clip").expect("id"),
             version: framecache::Version::new("1").expect("version"),
             unit: 7,
+            codec: "h264",
+            is_vouched: false,
             package: Bytes::new(),
             packets,
             frames: Vec::new(),
@@ -425,11 +450,12 @@ mod tests {
     #[test]
     fn units_are_judged_by_their_depth() {
         let (mut quarantine, now) = (Quarantine::default(), Instant::now());
-        let own = |packets| job(packets).suspects().last().expect("itself");
+        let own = |packets| job(packets).suspects(Engine::Cpu).last().expect("itself");
         (0..2).for_each(|_| drop(quarantine.record(&own(100), "SIGSEGV", now)));
-        let is_free = |packets| job(packets).suspects().all(|suspect| quarantine.verdict(&suspect, now) == Verdict::Free);
+        let is_free =
+            |packets| job(packets).suspects(Engine::Cpu).all(|suspect| quarantine.verdict(&suspect, now) == Verdict::Free);
         let free: Vec<bool> = [1, 63, 64, 127, 128, 250, 100_000].map(is_free).into();
         assert_eq!(free, [true, true, false, false, false, false, false]);
-        assert_eq!(job(u32::MAX).suspects().count(), 32);
+        assert_eq!(job(u32::MAX).suspects(Engine::Cpu).count(), 32);
     }
 }

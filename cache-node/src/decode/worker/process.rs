@@ -20,8 +20,9 @@ use super::errand::{Course, Errand, memory_lost};
 use super::memory::SharedMemory;
 use super::protocol::{FROM_WORKER_BYTES, FromWorker, Sandboxed, ToWorker};
 use super::settings::{PoolSettings, SHARED_KEPT};
-use super::{OUT_OF_MEMORY, SHORT, SUBCOMMAND, TEST_CODECS};
-use crate::decode::DecodeError;
+use super::{GPU, OUT_OF_MEMORY, SHORT, SUBCOMMAND, TEST_CODECS};
+use crate::decode::gpu::Offer;
+use crate::decode::{DecodeError, Engine};
 
 /// Why no worker runs.
 #[derive(Debug, thiserror::Error)]
@@ -36,6 +37,9 @@ pub enum StartError {
     /// It could not lock itself in, and so takes no work. Needs seccomp, which Linux containers have by default.
     #[error("decode worker sandbox: {0}")]
     Sandbox(String),
+    /// A GPU's worker found none, or none that decodes as it should. Says what is missing.
+    #[error("{0}")]
+    NoDevice(String),
 }
 
 /// A worker at rest, or at its one job.
@@ -45,6 +49,8 @@ pub(super) struct Worker {
     memory: SharedMemory,
     /// Whether Landlock is among its sandbox's layers.
     pub(super) landlock: bool,
+    /// What a GPU's worker offers.
+    pub(super) offer: Option<Offer>,
     jobs: u64,
     own_bytes_at_start: u64,
 }
@@ -58,6 +64,8 @@ pub(super) enum Gone {
     Babbled,
     /// Wall-clock time is up.
     TimedOut,
+    /// It took more memory than its own.
+    Outgrown,
 }
 
 /// How a worker died.
@@ -75,20 +83,32 @@ impl Worker {
         let Spawned { child, socket, memory } = spawner.spawn().await.map_err(StartError::Spawn)?;
         // SAFETY: an owned descriptor stays the same and open until it is dropped, and nothing here takes it out.
         let socket = unsafe { AsyncFd::register(socket) }.map_err(|error| StartError::Spawn(error.into()))?;
-        let mut worker = Self { child, socket, memory, landlock: false, jobs: 0, own_bytes_at_start: 0 };
+        let mut worker = Self { child, socket, memory, landlock: false, offer: None, jobs: 0, own_bytes_at_start: 0 };
         let begin = ToWorker::Begin { worker_memory: settings.worker_memory };
+        let mut offer = None;
         let ready = async {
             worker.send(&begin).await?;
-            worker.receive().await
+            for _ in 0..SAID_FIRST_MAX {
+                match worker.receive().await? {
+                    FromWorker::Device { name, codecs, jpeg } => offer = Some(Offer::new(name, codecs, jpeg)),
+                    FromWorker::Note { text } => offer.get_or_insert_default().lacks.push(text),
+                    said => return Ok(said),
+                }
+            }
+            Err(Gone::Babbled)
         };
-        match timeout(READY_WITHIN, ready).await {
+        let within = if settings.engine == Engine::Gpu { DEVICE_READY_WITHIN } else { READY_WITHIN };
+        let said = timeout(within, ready).await;
+        worker.offer = offer;
+        match said {
             Ok(Ok(FromWorker::Ready(Sandboxed::Yes { landlock }))) => {
                 worker.landlock = landlock;
                 worker.own_bytes_at_start = worker.own_bytes();
                 Ok(worker)
             }
             Ok(Ok(FromWorker::Ready(Sandboxed::No { reason }))) => Err(StartError::Sandbox(reason)),
-            Err(_) => Err(StartError::NotReady(format!("silent for {READY_WITHIN:?}"))),
+            Ok(Ok(FromWorker::Ready(Sandboxed::NoDevice { reason }))) => Err(StartError::NoDevice(reason)),
+            Err(_) => Err(StartError::NotReady(format!("silent for {within:?}"))),
             Ok(other) => {
                 let why = other.err().unwrap_or(Gone::Babbled);
                 Err(StartError::NotReady(format!("{:?}", worker.judge(why).await)))
@@ -141,6 +161,7 @@ impl Worker {
         match (gone, status) {
             (Gone::Babbled, _) => Death::Judged("protocol violation".into()),
             (Gone::TimedOut, _) => Death::Lost("wall-clock limit".into()),
+            (Gone::Outgrown, _) => Death::Judged("resident memory limit".into()),
             (Gone::Died, Ok(Ok(status))) => judged(status),
             (Gone::Died, Ok(Err(error))) => Death::Lost(error.to_string()),
             (Gone::Died, Err(error)) => Death::Lost(error.to_string()),
@@ -174,10 +195,18 @@ impl Worker {
 
     /// Resident memory of its own (shared memory apart), in bytes. 0 if it is gone.
     pub(super) fn own_bytes(&self) -> u64 {
-        let statm = std::fs::read_to_string(format!("/proc/{}/statm", self.pid())).unwrap_or_default();
-        let mut pages = statm.split(' ').skip(1).map(|field| field.parse().unwrap_or(0u64));
-        let (resident, shared) = (pages.next().unwrap_or(0), pages.next().unwrap_or(0));
-        resident.saturating_sub(shared) * 4096
+        own_bytes(self.pid())
+    }
+
+    /// Ends when it holds more than `most` bytes of its own beyond what it began with.
+    pub(super) fn outgrows(&self, most: u64) -> impl Future<Output = ()> + use<> {
+        let (pid, most) = (self.pid(), most.saturating_add(self.own_bytes_at_start));
+        async move {
+            let mut looks = tokio::time::interval(LOOK_EVERY);
+            while own_bytes(pid) <= most {
+                looks.tick().await;
+            }
+        }
     }
 
     async fn send(&self, message: &ToWorker) -> Result<(), Gone> {
@@ -196,6 +225,13 @@ impl Worker {
             _ => FromWorker::decode(&buffer[..length]).ok_or(Gone::Babbled),
         }
     }
+}
+
+fn own_bytes(pid: u32) -> u64 {
+    let statm = std::fs::read_to_string(format!("/proc/{pid}/statm")).unwrap_or_default();
+    let mut pages = statm.split(' ').skip(1).map(|field| field.parse().unwrap_or(0u64));
+    let (resident, shared) = (pages.next().unwrap_or(0), pages.next().unwrap_or(0));
+    resident.saturating_sub(shared) * 4096
 }
 
 /// What an exit says about the picture. SIGKILL comes from outside: from an operator, or the kernel short of memory.
@@ -242,12 +278,12 @@ struct Spawned {
 }
 
 impl Spawner {
-    pub(super) fn start(program: PathBuf, test_codecs: bool) -> io::Result<Self> {
+    pub(super) fn start(program: PathBuf, engine: Engine, test_codecs: bool) -> io::Result<Self> {
         let (orders, inbox) = mpsc::channel::<oneshot::Sender<io::Result<Spawned>>>();
         let serve = move || {
             for reply in inbox {
                 // A caller that left drops, and so ends, what was started for it.
-                let _ = reply.send(spawn(&program, test_codecs));
+                let _ = reply.send(spawn(&program, engine, test_codecs));
             }
         };
         std::thread::Builder::new().name("decode-spawner".into()).spawn(serve)?;
@@ -263,7 +299,7 @@ impl Spawner {
 
 /// The socket becomes standard input and the shared memory standard output: descriptors that need no code between fork and exec, so
 /// that the standard library can use `posix_spawn`, which does not copy the page tables of a node that holds much memory.
-fn spawn(program: &PathBuf, test_codecs: bool) -> io::Result<Spawned> {
+fn spawn(program: &PathBuf, engine: Engine, test_codecs: bool) -> io::Result<Spawned> {
     let flags = SockFlag::SOCK_CLOEXEC;
     let (socket, theirs) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, flags)?;
     let memory = SharedMemory::create()?;
@@ -271,12 +307,42 @@ fn spawn(program: &PathBuf, test_codecs: bool) -> io::Result<Spawned> {
     command.arg(SUBCOMMAND).env_clear().current_dir("/");
     // The node's allocator would reserve a gibibyte ahead, out of the address space that a job is limited to.
     command.env("MIMALLOC_ARENA_RESERVE", "0");
+    // Where this program's own libraries came from, the worker's will.
+    pass(&mut command, &["LD_LIBRARY_PATH"]);
+    if engine == Engine::Gpu {
+        command.arg(GPU);
+        pass(&mut command, DEVICE_VARIABLES);
+        // Kernels that the driver compiles would be kept in the user's home, which is closed.
+        command.env("CUDA_CACHE_DISABLE", "1");
+    }
     command.stdin(theirs).stdout(memory.file().try_clone_to_owned()?).stderr(Stdio::null());
     if test_codecs {
         command.arg(TEST_CODECS);
     }
     Ok(Spawned { child: Reaped(command.spawn()?), socket, memory })
 }
+
+/// Variables of this process that the command shall have, too.
+fn pass(command: &mut Command, names: &[&str]) {
+    for name in names {
+        if let Some(value) = std::env::var_os(name) {
+            command.env(name, value);
+        }
+    }
+}
+
+/// Which device, and how its driver behaves: the operator's word.
+const DEVICE_VARIABLES: &[&str] =
+    &["CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES"];
+
+/// A driver takes up to some seconds to start, and each codec is tried twice.
+const DEVICE_READY_WITHIN: Duration = Duration::from_secs(60);
+
+/// Messages before a worker is ready: its device, and notes.
+const SAID_FIRST_MAX: usize = 40;
+
+/// How often the memory of a worker without a limit of addresses is looked at: a gibibyte takes a core this long to fill.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// A worker starts and ends in 1.5 ms (measured); a loaded machine may take a thousand times that.
 const READY_WITHIN: Duration = Duration::from_secs(5);

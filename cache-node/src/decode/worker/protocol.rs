@@ -1,7 +1,7 @@
 //! Messages between node and worker: one datagram each over a socket pair, fixed little-endian fields, no pointers, no text but
 //! specs and reasons. Bytes of pictures never pass here; they lie in shared memory at places that the node chose.
 //!
-//! `Begin` → `Ready`, then per job: `Job` → (`NeedRange` → `Range`)* → `Frame`* or `Index` → `Done`; `Close` ends it.
+//! `Begin` → (`Device` → `Note`*)? → `Ready`, then per job: `Job` → (`NeedRange` → `Range`)* → `Frame`* or `Index` → `Done`; `Close` ends it.
 
 use framecache::DecodeSpec;
 use framecache::spec::SPEC_BYTES_MAX;
@@ -86,6 +86,10 @@ pub(super) struct Place {
 /// Worker to node. Every number here is checked again by the node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum FromWorker {
+    /// What a GPU's worker found: its name, which codecs it offers (a bit each), and whether JPEG.
+    Device { name: String, codecs: u16, jpeg: bool },
+    /// What it does not offer, and why, in words.
+    Note { text: String },
     /// Locked in, or not.
     Ready(Sandboxed),
     /// These bytes are needed next.
@@ -107,6 +111,8 @@ pub(super) enum Sandboxed {
     Yes { landlock: bool },
     /// It does not, and no job will be taken.
     No { reason: String },
+    /// There is no device to work on.
+    NoDevice { reason: String },
 }
 
 /// How a job ended.
@@ -232,6 +238,11 @@ impl FromWorker {
         match self {
             Self::Ready(Sandboxed::Yes { landlock }) => out.tag(0).tag(u8::from(*landlock)),
             Self::Ready(Sandboxed::No { reason }) => out.tag(0).tag(2).text(reason, REASON_BYTES_MAX),
+            Self::Ready(Sandboxed::NoDevice { reason }) => out.tag(0).tag(3).text(reason, REASON_BYTES_MAX),
+            Self::Device { name, codecs, jpeg } => {
+                out.tag(6).u32(u32::from(*codecs)).tag(u8::from(*jpeg)).text(name, REASON_BYTES_MAX)
+            }
+            Self::Note { text } => out.tag(7).text(text, REASON_BYTES_MAX),
             Self::NeedRange { start, length } => out.tag(1).u64(*start).u64(*length),
             Self::Frame { index, width, height, format } => out.tag(2).u32(*index).u32(*width).u32(*height).u32(*format),
             Self::Done { outcome, cpu_us } => outcome.encode(out.tag(3).u64(*cpu_us)),
@@ -247,6 +258,7 @@ impl FromWorker {
         let message = match rest.tag()? {
             0 => Self::Ready(match rest.tag()? {
                 2 => Sandboxed::No { reason: rest.text(REASON_BYTES_MAX)? },
+                3 => Sandboxed::NoDevice { reason: rest.text(REASON_BYTES_MAX)? },
                 landlock @ 0..=1 => Sandboxed::Yes { landlock: landlock == 1 },
                 _ => return None,
             }),
@@ -258,6 +270,11 @@ impl FromWorker {
             }
             4 => Self::Refused { index: rest.u32()?, outcome: Outcome::decode(&mut rest)? },
             5 => Self::Index { length: rest.u64()? },
+            6 => {
+                let (codecs, jpeg) = (u16::try_from(rest.u32()?).ok()?, rest.flag()?);
+                Self::Device { name: rest.text(REASON_BYTES_MAX)?, codecs, jpeg }
+            }
+            7 => Self::Note { text: rest.text(REASON_BYTES_MAX)? },
             _ => return None,
         };
         rest.0.is_empty().then_some(message)
@@ -396,10 +413,13 @@ mod tests {
         }
     }
 
-    fn from_worker() -> [FromWorker; 9] {
+    fn from_worker() -> [FromWorker; 12] {
         [
             FromWorker::Ready(Sandboxed::Yes { landlock: true }),
             FromWorker::Ready(Sandboxed::No { reason: "no seccomp".into() }),
+            FromWorker::Ready(Sandboxed::NoDevice { reason: "no driver".into() }),
+            FromWorker::Device { name: "a device".into(), codecs: 0x3ff, jpeg: true },
+            FromWorker::Note { text: "no vp8".into() },
             FromWorker::NeedRange { start: u64::MAX, length: 7 },
             FromWorker::Frame { index: 1, width: 2, height: 3, format: 4 },
             FromWorker::Done { outcome: Outcome::Drawn, cpu_us: 1234 },

@@ -1,4 +1,4 @@
-//! What a worker may do: compute, use the memory it is given, and talk over one socket.
+//! What a worker may do: compute, use the memory it is given, and talk over one socket. Profile `gpu` is in `device`.
 //!
 //! Profile `cpu`, in layers, so that one that fails (or a kernel that lacks it) leaves the others:
 //! - no descriptor but the socket, the shared memory and `/dev/null`; no new privileges; dies with the node;
@@ -7,7 +7,10 @@
 //! - seccomp: a list of allowed calls. Calls by which a library might innocently look around (open, stat, socket, clone …) fail with
 //!   EPERM, so that it goes on without; anything else ends the process with SIGSYS, which is judged as the picture's doing.
 
+pub(super) mod device;
+
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use landlock::{ABI, Access, AccessFs, AccessNet, Ruleset, RulesetAttr, RulesetStatus, Scope};
 use nix::errno::Errno;
@@ -53,14 +56,22 @@ pub(super) fn allow_cpu(seconds: u64) {
 
 /// CPU time that this process has taken so far, in microseconds.
 ///
-/// By its one thread's clock: while a CPU limit is set, the kernel answers for the process from a sum that moves only with timer
-/// ticks and task switches, which showed 50 of the 600 µs that a picture took.
+/// By its one thread's clock, in profile `cpu`: while a CPU limit is set, the kernel answers for the process from a sum that moves only
+/// with timer ticks and task switches, which showed 50 of the 600 µs that a picture took.
 pub(super) fn cpu_us() -> u64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: writes one timespec; this clock always exists.
-    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &raw mut now) };
+    let clock = if ALL_THREADS.load(Relaxed) { libc::CLOCK_PROCESS_CPUTIME_ID } else { libc::CLOCK_THREAD_CPUTIME_ID };
+    // SAFETY: writes one timespec; these clocks always exist.
+    unsafe { libc::clock_gettime(clock, &raw mut now) };
     now.tv_sec as u64 * 1_000_000 + now.tv_nsec as u64 / 1000
 }
+
+/// From now on CPU time is that of all threads: a driver has its own.
+fn count_all_threads() {
+    ALL_THREADS.store(true, Relaxed);
+}
+
+static ALL_THREADS: AtomicBool = AtomicBool::new(false);
 
 /// Whether this process is refused memory that its own limit would give it: the system's want, and no picture's.
 ///
@@ -123,9 +134,6 @@ fn seccomp() -> Result<(), Box<dyn std::error::Error>> {
 
 fn allowed() -> Result<BTreeMap<i64, Vec<SeccompRule>>, seccompiler::BackendError> {
     use SeccompCmpArgLen::{Dword, Qword};
-    let only = |argument, length, operator, value| {
-        SeccompRule::new(vec![SeccompCondition::new(argument, length, operator, value)?]).map(|rule| vec![rule])
-    };
     // No memory is ever made executable.
     let data = || only(2, Dword, SeccompCmpOp::MaskedEq(libc::PROT_EXEC as u64), 0);
     let own = u64::from(std::process::id());
@@ -137,6 +145,16 @@ fn allowed() -> Result<BTreeMap<i64, Vec<SeccompRule>>, seccompiler::BackendErro
     // abort() is a signal to oneself.
     rules.insert(libc::SYS_tgkill, only(0, Qword, SeccompCmpOp::Eq, own)?);
     Ok(rules)
+}
+
+/// One rule: the argument compares so.
+fn only(
+    argument: u8,
+    length: SeccompCmpArgLen,
+    operator: SeccompCmpOp,
+    value: u64,
+) -> Result<Vec<SeccompRule>, seccompiler::BackendError> {
+    SeccompRule::new(vec![SeccompCondition::new(argument, length, operator, value)?]).map(|rule| vec![rule])
 }
 
 /// Descriptors below this are the worker's own.

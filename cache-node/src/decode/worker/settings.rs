@@ -3,11 +3,13 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::decode::{Limits, PIXELS_MAX};
+use crate::decode::{Engine, Limits, PIXELS_MAX};
 
 /// How the pool works. [`PoolSettings::new`] gives the defaults; every field may be changed before the pool starts.
 #[derive(Clone, Debug)]
 pub struct PoolSettings {
+    /// What decodes. Default: the CPU.
+    pub engine: Engine,
     /// Processes that decode at the same time. Default: one per core.
     pub workers: usize,
     /// Address space that one job may take, in bytes; a picture that needs more by its header is refused, one that takes more all
@@ -44,6 +46,7 @@ impl PoolSettings {
     /// Defaults for workers that run `program`, which is the node's own binary.
     pub fn new(program: impl Into<PathBuf>) -> Self {
         Self {
+            engine: Engine::Cpu,
             workers: std::thread::available_parallelism().map_or(1, Into::into),
             worker_memory: 3 << 30,
             deadline: Duration::from_secs(30),
@@ -60,10 +63,18 @@ impl PoolSettings {
         }
     }
 
+    /// The same for workers of a GPU: [`GPU_WORKERS`] of them, whose memory is watched instead of limited.
+    pub fn of_gpu(program: impl Into<PathBuf>) -> Self {
+        Self { engine: Engine::Gpu, workers: GPU_WORKERS, ..Self::new(program) }
+    }
+
     /// What the pool holds while no job runs, by line, in bytes: for the node's memory budget. A job's own need is
     /// [`Probe::cost_bytes`](crate::decode::Probe::cost_bytes).
     pub fn memory_lines(&self) -> Vec<(&'static str, u64)> {
         let workers = self.workers as u64;
+        if self.engine == Engine::Gpu {
+            return vec![("gpu worker processes", workers * (GPU_WORKER_BASELINE + SAMPLES_KEPT + SHARED_KEPT))];
+        }
         vec![
             ("decode worker processes", workers * WORKER_BASELINE),
             ("decode worker sample buffers", workers * SAMPLES_KEPT),
@@ -83,6 +94,12 @@ impl PoolSettings {
 /// Own memory of an idle worker: 0.8 MiB were measured after 5,000 jobs of 500x375, samples included, and 6 MiB of what FFmpeg's libraries
 /// relocate at their start (program text is shared by all). The rest is room for more of that.
 pub(super) const WORKER_BASELINE: u64 = 8 << 20;
+
+/// Workers of a GPU: each keeps one unit in the device's decoders, of which cards have one to seven, while another's pixels are fetched.
+pub const GPU_WORKERS: usize = 4;
+
+/// Own memory of an idle worker of a GPU: the driver's, for a context and a decoder. Not measured; what is said of the driver elsewhere.
+pub(super) const GPU_WORKER_BASELINE: u64 = 384 << 20;
 
 /// Sample buffer that a worker keeps between jobs: 500x375 takes 0.5 MiB, 4 megapixels 12 MiB; larger ones are rare, and then the
 /// cost of mapping anew is small beside the decode.

@@ -7,6 +7,7 @@ use ffmpeg_next::ffi;
 
 use super::super::VideoError;
 use super::super::codec::{Codec, Parameters};
+use super::cuda::{Device, Landing};
 use super::picture::Picture;
 use super::{AvError, Options, id_of, pixels_bound};
 
@@ -16,6 +17,8 @@ pub(in super::super) struct Decoder {
     packet: *mut ffi::AVPacket,
     frame: *mut ffi::AVFrame,
     parameters: *mut ffi::AVCodecParameters,
+    /// Where pictures of a device come down; nothing where the CPU decodes.
+    landing: Option<Box<Landing>>,
 }
 
 /// A packet for it.
@@ -34,16 +37,39 @@ impl Decoder {
     pub(in super::super) fn open(parameters: &Parameters, hands_all: bool, pixels_max: u64) -> Result<Self, VideoError> {
         // SAFETY: looks a constant up.
         let codec = unsafe { ffi::avcodec_find_decoder(id_of(parameters.codec)) };
+        Self::open_as(codec, parameters, hands_all, pixels_max, None)
+    }
+
+    /// One that leaves the work to a device. Made once and used for unit after unit, with [`Decoder::flush`] between.
+    pub(in super::super) fn open_on(device: &Device, parameters: &Parameters, pixels_max: u64) -> Result<Self, VideoError> {
+        // SAFETY: looks a constant up. By name: libraries that decode AV1 by themselves come before FFmpeg's own, which only devices serve.
+        let codec = unsafe {
+            match parameters.codec {
+                Codec::Av1 => ffi::avcodec_find_decoder_by_name(c"av1".as_ptr()),
+                codec => ffi::avcodec_find_decoder(id_of(codec)),
+            }
+        };
+        Self::open_as(codec, parameters, true, pixels_max, Some(device))
+    }
+
+    fn open_as(
+        codec: *const ffi::AVCodec,
+        parameters: &Parameters,
+        hands_all: bool,
+        pixels_max: u64,
+        device: Option<&Device>,
+    ) -> Result<Self, VideoError> {
         if codec.is_null() {
             return Err(VideoError::Unsupported(format!("no decoder for {} here", parameters.codec.name())));
         }
         // SAFETY: they allocate, or give null.
-        let decoder = unsafe {
+        let mut decoder = unsafe {
             Self {
                 context: ffi::avcodec_alloc_context3(codec),
                 packet: ffi::av_packet_alloc(),
                 frame: ffi::av_frame_alloc(),
                 parameters: ffi::avcodec_parameters_alloc(),
+                landing: None,
             }
         };
         if [decoder.context.is_null(), decoder.packet.is_null(), decoder.frame.is_null(), decoder.parameters.is_null()]
@@ -59,6 +85,9 @@ impl Decoder {
             let all = if hands_all { ffi::AV_CODEC_FLAG_OUTPUT_CORRUPT } else { 0 };
             // Without the exact flag MPEG-4 takes another transform, by CPU.
             (*decoder.context).flags |= (ffi::AV_CODEC_FLAG_BITEXACT | all) as c_int;
+            if let Some(device) = device {
+                decoder.landing = Some(device.land(decoder.context).ok_or(VideoError::OutOfMemory)?);
+            }
             AvError::of(ffi::avcodec_open2(decoder.context, codec, &raw mut options.0)).map_err(AvError::outcome)?;
         }
         Ok(decoder)
@@ -69,6 +98,24 @@ impl Decoder {
         let (tag, extradata, delay, width, height, format, bits_per_coded_sample) = (0, Vec::new(), 0, 0, 0, -1, 0);
         let blank = Parameters { codec, tag, extradata, delay, width, height, format, bits_per_coded_sample };
         Self::open(&blank, true, 1)
+    }
+
+    /// Of a device's pictures, only those of these packets are brought down.
+    pub(in super::super) fn want(&mut self, tags: impl IntoIterator<Item = u32>) {
+        if let Some(landing) = &mut self.landing {
+            landing.want(tags);
+        }
+    }
+
+    /// Why the device, or what it gives, is not to be had for this stream.
+    pub(in super::super) fn refused(&self) -> Option<&'static str> {
+        self.landing.as_ref().and_then(|landing| landing.refused())
+    }
+
+    /// Forgets the pictures of a unit, so that another of the same parameters can follow.
+    pub(in super::super) fn flush(&mut self) {
+        // SAFETY: the context is open.
+        unsafe { ffi::avcodec_flush_buffers(self.context) };
     }
 
     fn set(&self, from: &Parameters) -> Result<(), VideoError> {
@@ -167,8 +214,18 @@ impl Decoder {
         loop {
             // SAFETY: both live; the frame is emptied before it is filled.
             match AvError::of(unsafe { ffi::avcodec_receive_frame(self.context, self.frame) }) {
-                // SAFETY: filled by the call above; the picture's borrow ends before the next.
-                Ok(_) => each(Picture(unsafe { &*self.frame }))?,
+                Ok(_) => {
+                    // SAFETY: both live, and the frame was filled by the call above.
+                    let landed = self.landing.as_mut().map(|landing| unsafe { landing.bring(self.context, self.frame) });
+                    match landed {
+                        // SAFETY: as above; the picture's borrow ends before the next.
+                        None => each(Picture(unsafe { &*self.frame }))?,
+                        // SAFETY: the landing's own frame, likewise.
+                        Some(Ok(Some(frame))) => each(Picture(unsafe { &*frame }))?,
+                        Some(Ok(None)) => {}
+                        Some(Err(error)) => first = first.or(Some(error)),
+                    }
+                }
                 Err(AvError::AGAIN | AvError::END) => return Ok(first),
                 Err(error) => {
                     first = first.or(Some(error));
@@ -199,5 +256,6 @@ impl Drop for Decoder {
             ffi::av_frame_free(&raw mut self.frame);
             ffi::avcodec_parameters_free(&raw mut self.parameters);
         }
+        // The landing goes after the context, which points to it.
     }
 }
