@@ -2,7 +2,6 @@
 
 use framecache::batch::External;
 use framecache::client::Outcome;
-use framecache::frame::Layout;
 use framecache::{Batch as Slots, Call, Client, Error, ImageSpec, ObjectId, Version};
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::PyBufferError;
@@ -18,7 +17,14 @@ pub(crate) enum Wanted {
     /// Pictures, each cut by its own draw.
     Crops { ids: Vec<ObjectId>, crop: RandomResizedCrop },
     /// Frames of one animation.
-    Frames { id: ObjectId, version: Version, frames: Vec<u64>, spec: ImageSpec, size: (u32, u32), orientation: u8 },
+    Frames {
+        id: ObjectId,
+        version: Version,
+        frames: Vec<u64>,
+        spec: ImageSpec,
+        /// Of each, as far as the frames are of the size that is told.
+        shape: Option<[u32; 3]>,
+    },
 }
 
 impl Wanted {
@@ -38,13 +44,10 @@ impl Wanted {
 
     /// The shape, where the pictures' size is known too.
     fn known_shape(&self) -> Option<[u32; 3]> {
-        self.fixed_shape().or_else(|| match self {
-            Self::Frames { spec, size: (width, height), orientation, .. } if spec.layout != Layout::Planes => {
-                let geometry = spec.turned_geometry(*width, *height, *orientation).ok()?;
-                Some(spec.shape(geometry.output()))
-            }
-            _ => None,
-        })
+        match self {
+            Self::Frames { shape, .. } => *shape,
+            _ => self.fixed_shape(),
+        }
     }
 
     /// Fills `slots`.
@@ -58,38 +61,48 @@ impl Wanted {
 
     /// The buffer of `out`, if the pictures fit it exactly.
     pub(crate) fn buffer(&self, out: &Bound<'_, PyAny>) -> PyResult<PyBuffer<u8>> {
-        let py = out.py();
         let shape = self.known_shape().ok_or_else(|| {
-            invalid(py, "out= wants a spec whose output has one size, with crop or size; this one's depends on the picture")
+            invalid(out.py(), "out= wants a spec whose output has one size, with crop or size; this one's depends on the picture")
         })?;
-        // A torch tensor has no buffer of its own, but lends it as a numpy array.
-        let buffer = PyBuffer::<u8>::get(out).or_else(|failure| match out.getattr("numpy") {
-            Ok(numpy) => PyBuffer::<u8>::get(&numpy.call0()?),
-            Err(raised) => passable(py, raised).and(Err(failure)),
-        })?;
-        if buffer.readonly() || !buffer.is_c_contiguous() {
-            return Err(PyBufferError::new_err("out= wants a writable, C-contiguous buffer"));
-        }
         let [a, b, c] = shape.map(|side| side as usize);
-        let want = [self.count(), a, b, c];
-        match buffer.shape() == want {
-            true => Ok(buffer),
-            false => Err(invalid(py, format!("out has shape {:?}, want {want:?}", buffer.shape()))),
-        }
+        buffer(out, &[self.count(), a, b, c])
     }
 
     /// Where the pictures are received.
     pub(crate) fn slots(&self, out: Option<&PyBuffer<u8>>, memory: u64) -> Result<Slots, Error> {
         let count = self.count();
         match (if out.is_some() { self.known_shape() } else { self.fixed_shape() }, out) {
-            (Some(shape), Some(out)) => {
-                let external = External { pointer: out.buf_ptr().cast(), bytes: out.len_bytes() };
-                // SAFETY: the caller holds `out` exported, so it stays valid, until the slots are gone; that nothing else uses it
-                // meanwhile is asked of whoever passes `out=`.
-                unsafe { Slots::external(count, shape, external) }
-            }
+            // SAFETY: the caller holds `out` exported until the slots are gone.
+            (Some(shape), Some(out)) => unsafe { external(count, shape, out) },
             (Some(shape), None) => Slots::fixed(count, shape),
             (None, _) => Ok(Slots::new(count, memory)),
         }
     }
+}
+
+/// The buffer of `out`, if it has exactly that shape.
+pub(crate) fn buffer(out: &Bound<'_, PyAny>, want: &[usize]) -> PyResult<PyBuffer<u8>> {
+    let py = out.py();
+    // A torch tensor has no buffer of its own, but lends it as a numpy array.
+    let buffer = PyBuffer::<u8>::get(out).or_else(|failure| match out.getattr("numpy") {
+        Ok(numpy) => PyBuffer::<u8>::get(&numpy.call0()?),
+        Err(raised) => passable(py, raised).and(Err(failure)),
+    })?;
+    if buffer.readonly() || !buffer.is_c_contiguous() {
+        return Err(PyBufferError::new_err("out= wants a writable, C-contiguous buffer"));
+    }
+    match buffer.shape() == want {
+        true => Ok(buffer),
+        false => Err(invalid(py, format!("out has shape {:?}, want {want:?}", buffer.shape()))),
+    }
+}
+
+/// Slots in the memory of `out`.
+///
+/// # Safety
+/// `out` is exported until the slots are gone. That nothing else uses it meanwhile is asked of whoever passes `out=`.
+pub(crate) unsafe fn external(count: usize, shape: [u32; 3], out: &PyBuffer<u8>) -> Result<Slots, Error> {
+    let external = External { pointer: out.buf_ptr().cast(), bytes: out.len_bytes() };
+    // SAFETY: what is exported stays valid; the rest is promised (see above).
+    unsafe { Slots::external(count, shape, external) }
 }

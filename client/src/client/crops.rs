@@ -37,12 +37,13 @@ impl Client {
             known.push(spec.as_ref().err().cloned().map(Err));
             drawn.push((DecodeSpec::from(spec.unwrap_or_default()), version));
         }
-        let slots: Vec<Slot<'_>> = ids.iter().zip(&drawn).map(|(id, (spec, version))| Slot { id, spec, version }).collect();
-        self.slots(&slots, known, batch, call, deadline).await
+        let each = ids.iter().zip(&drawn).enumerate();
+        let slots: Vec<Slot<'_>> = each.map(|(at, (id, (spec, version)))| Slot { id, spec, version, batch, at }).collect();
+        self.slots(&slots, known, call, deadline).await
     }
 
     /// What is known of several objects: one request to each owner, and what that leaves open one by one.
-    async fn facts(&self, ids: &[ObjectId], call: &Call, deadline: Instant) -> Vec<Result<ObjectFacts, Error>> {
+    pub(super) async fn facts(&self, ids: &[ObjectId], call: &Call, deadline: Instant) -> Vec<Result<ObjectFacts, Error>> {
         let mut groups = Groups::default();
         for (index, id) in ids.iter().enumerate() {
             let want = Want { index, tries: Tries::new(RouteKey::picture(id)) };
@@ -117,4 +118,4 @@ fn drawn_for(crop: &RandomResizedCrop, epoch: u64, id: &ObjectId, facts: &Object
 }
 
 /// Requests for single objects that are under way together.
-const STATS_AT_ONCE: usize = 16;
+pub(super) const STATS_AT_ONCE: usize = 16;

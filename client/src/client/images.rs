@@ -44,8 +44,9 @@ impl Client {
     /// deadline: `Busy`, `Timeout`, `Unavailable`. `Invalid` for a picture that does not fit an `out` buffer.
     pub async fn images(&self, ids: &[ObjectId], spec: &ImageSpec, batch: &Batch, call: &Call) -> Vec<Outcome> {
         let spec = spec.clone().into();
-        let slots: Vec<Slot<'_>> = ids.iter().map(|id| Slot::of(id, &spec)).collect();
-        self.slots(&slots, vec![None; slots.len()], batch, call, self.deadline(call)).await
+        let slot = |(at, id)| Slot { id, spec: &spec, version: "", batch, at };
+        let slots: Vec<Slot<'_>> = ids.iter().enumerate().map(slot).collect();
+        self.slots(&slots, vec![None; slots.len()], call, self.deadline(call)).await
     }
 
     /// Frames of the animation `id` as it was found to be, by index from 0, each made as `spec` says; slot by slot in the same order.
@@ -61,23 +62,32 @@ impl Client {
         call: &Call,
     ) -> Vec<Outcome> {
         let specs: Vec<DecodeSpec> = frames.iter().map(|&frame| VideoSpec::at(frame, spec.clone()).into()).collect();
-        let slots: Vec<Slot<'_>> = specs.iter().map(|spec| Slot { id, spec, version: version.as_str() }).collect();
-        self.slots(&slots, vec![None; slots.len()], batch, call, self.deadline(call)).await
+        let slot = |(at, spec)| Slot { id, spec, version: version.as_str(), batch, at };
+        let slots: Vec<Slot<'_>> = specs.iter().enumerate().map(slot).collect();
+        self.slots(&slots, vec![None; slots.len()], call, self.deadline(call)).await
     }
 }
 
-/// What one slot of a batch is to hold.
+/// What one slot is to hold, and where it lies.
 #[derive(Clone, Copy)]
 pub(super) struct Slot<'a> {
     pub(super) id: &'a ObjectId,
     pub(super) spec: &'a DecodeSpec,
     /// Of this version; empty: the current one.
     pub(super) version: &'a str,
+    pub(super) batch: &'a Batch,
+    /// Its place in that batch.
+    pub(super) at: usize,
 }
 
 impl<'a> Slot<'a> {
-    fn of(id: &'a ObjectId, spec: &'a DecodeSpec) -> Self {
-        Self { id, spec, version: "" }
+    /// Where it comes among what is asked for together: frames of a video by their order in it, since those that stand side by side there
+    /// are decoded in one go; all else as it is given.
+    pub(super) fn order(&self) -> Option<(&'a ObjectId, &'a str, u64)> {
+        match self.spec {
+            DecodeSpec::Video(video) => Some((self.id, self.version, video.frames.first().copied().unwrap_or(0))),
+            DecodeSpec::Image(_) => None,
+        }
     }
 }
 
@@ -118,7 +128,7 @@ pub(super) fn body(slots: &[Slot<'_>], wants: &[Want]) -> FramesBody {
     let mut specs = Vec::new();
     let mut places = HashMap::new();
     let mut item = |want: &Want| {
-        let Slot { id, spec, version } = slots[want.index];
+        let Slot { id, spec, version, .. } = slots[want.index];
         let place = *places.entry(spec).or_insert_with(|| {
             specs.push(spec.to_string());
             specs.len() - 1
@@ -176,7 +186,9 @@ mod tests {
         let image: ImageSpec = format!("image?{}", all.replace("&depth=scale", "")).parse().expect("spec");
         let specs: Vec<DecodeSpec> = (0..1000).map(|frame| VideoSpec::at(u64::MAX - frame, image.clone()).into()).collect();
         assert!(specs.iter().all(|spec| spec.to_string().len() <= 256));
-        let slots: Vec<Slot<'_>> = ids.iter().zip(&specs).map(|(id, spec)| Slot { id, spec, version: &version }).collect();
+        let batch = Batch::new(0, 0);
+        let slot = |(id, spec)| Slot { id, spec, version: &version, batch: &batch, at: 0 };
+        let slots: Vec<Slot<'_>> = ids.iter().zip(&specs).map(slot).collect();
         let pool = Pool::new(Default::default(), Naming::Id, 1 << 30, Arc::new(Machine));
         let link = pool.link(&Target::node("n", "a:1")).expect("link");
         let mut groups = Groups::default();
