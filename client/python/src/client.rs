@@ -204,9 +204,9 @@ impl Client {
         self.receive(py, wanted, keys, on_error, out, timeout)
     }
 
-    /// Frames of many videos in one call: ``clips`` are pairs of an address and the indices of its frames, negative ones from the end, in any
-    /// order, as often as you like; in place of indices a selection as text, ``"video?fps=2&from=1.5&to=4"``. ``spec`` and its keywords are
-    /// those of ``Video.get_frames_at``. Each video's frames are of one version.
+    /// Frames of many videos in one call: ``clips`` are pairs of an address and the indices of its frames, negative ones from the end,
+    /// in any order, as often as you like; in place of indices a selection as text, ``"video?fps=2&from=1.5&to=4"``. ``spec`` and its
+    /// keywords are those of ``Video.get_frames_at``. Each video's frames are of one version.
     ///
     /// ``on_error`` is as for ``images``, and speaks of whole clips: one bad frame makes a bad clip. An index that is not there raises
     /// ``OutOfRangeError`` (an ``IndexError``) that names those that are, whatever ``on_error`` says.

@@ -65,43 +65,29 @@ impl Client {
         let facts = self.facts(&ids, call, deadline).await.into_iter().map(|facts| facts.map(Arc::new));
         let facts: HashMap<&ObjectId, Result<Arc<ObjectFacts>, Error>> = ids.iter().zip(facts).collect();
         let wanted: Vec<Result<Wanted<'_>, Error>> = clips.iter().map(|clip| Wanted::of(clip, &facts[&clip.id])).collect();
-        let told = self.told(wanted.iter().flatten(), call, deadline).await;
+        let told = self.told(asks(&wanted), call, deadline).await;
         wanted.into_iter().map(|wanted| wanted?.found(&told)).collect()
     }
 
-    /// Asks which frames are meant, and when they are shown: once for each video, and for each selection of it by other than indices.
-    async fn told<'a>(&self, wanted: impl Iterator<Item = &'a Wanted<'a>>, call: &Call, deadline: Instant) -> Told {
-        let mut counted: BTreeMap<&ObjectId, (&Wanted<'_>, BTreeSet<u64>)> = BTreeMap::new();
-        let mut selected: HashSet<(&ObjectId, &Selector)> = HashSet::new();
-        let mut asks: Vec<(&Wanted<'_>, Selector)> = Vec::new();
-        for wanted in wanted.filter(|wanted| wanted.facts.video.is_some()) {
-            match &wanted.counted {
-                Some(frames) => counted.entry(wanted.id).or_insert((wanted, BTreeSet::new())).1.extend(frames),
-                None if selected.insert((wanted.id, wanted.selector)) => asks.push((wanted, wanted.selector.clone())),
-                None => {}
-            }
-        }
-        for (wanted, frames) in counted.into_values() {
-            let frames: Vec<i64> = frames.into_iter().filter_map(|frame| i64::try_from(frame).ok()).collect();
-            asks.extend(frames.chunks(SELECTED_MAX).map(|part| (wanted, Selector::Frames(part.to_vec()))));
-        }
-        let one = |(wanted, selector): (&Wanted<'_>, Selector)| {
-            let (id, facts, by_index) = (wanted.id.clone(), wanted.facts.clone(), wanted.counted.is_some());
+    /// Asks the owners.
+    async fn told(&self, asks: Vec<Ask>, call: &Call, deadline: Instant) -> Told {
+        let one = |ask: Ask| {
             async move {
-                let answer = self.select_by(&id, Some(&facts.version), &selector, call, deadline).await;
-                let answer = answer.and_then(|answer| match answer.version == facts.version {
+                let Ask { id, facts, selector, .. } = &ask;
+                let answer = self.select_by(id, Some(&facts.version), selector, call, deadline).await;
+                let rows = answer.and_then(|answer| match answer.version == facts.version {
                     true => Ok(answer.frames),
-                    false => Err(changed(format!("version {}, then {}", facts.version, answer.version)).about(&id)),
+                    false => Err(changed(format!("version {}, then {}", facts.version, answer.version)).about(id)),
                 });
-                (id, selector, by_index, answer)
+                (ask, rows)
             }
             .boxed()
         };
         let mut answers = futures::stream::iter(asks.into_iter().map(one)).buffer_unordered(STATS_AT_ONCE);
         let mut told = Told::default();
-        while let Some((id, selector, by_index, answer)) = answers.next().await {
-            match (by_index, answer) {
-                (false, answer) => drop(told.selected.insert((id, selector), answer)),
+        while let Some((Ask { id, selector, counted, .. }, rows)) = answers.next().await {
+            match (counted, rows) {
+                (false, rows) => drop(told.selected.insert((id, selector), rows)),
                 (true, Ok(rows)) => told.rows.entry(id).or_default().extend(rows.into_iter().map(|row| (row.frame, row))),
                 (true, Err(error)) => drop(told.failed.insert(id, error)),
             }
@@ -156,6 +142,36 @@ struct Wanted<'a> {
     selector: &'a Selector,
     /// The indices from the start, where frames are meant by index.
     counted: Option<Vec<u64>>,
+}
+
+/// Which frames are meant, and when they are shown: what is asked of a video's owner.
+struct Ask {
+    id: ObjectId,
+    facts: Arc<ObjectFacts>,
+    selector: Selector,
+    /// Whether these are all indices that clips name of this video, or some of them.
+    counted: bool,
+}
+
+/// Once for each video, and for each selection of it by other than indices.
+fn asks(wanted: &[Result<Wanted<'_>, Error>]) -> Vec<Ask> {
+    let mut counted: BTreeMap<&ObjectId, (&Wanted<'_>, BTreeSet<u64>)> = BTreeMap::new();
+    let mut selected: HashSet<(&ObjectId, &Selector)> = HashSet::new();
+    let mut asks = Vec::new();
+    let ask =
+        |wanted: &Wanted<'_>, selector, counted| Ask { id: wanted.id.clone(), facts: wanted.facts.clone(), selector, counted };
+    for wanted in wanted.iter().flatten().filter(|wanted| wanted.facts.video.is_some()) {
+        match &wanted.counted {
+            Some(frames) => counted.entry(wanted.id).or_insert((wanted, BTreeSet::new())).1.extend(frames),
+            None if selected.insert((wanted.id, wanted.selector)) => asks.push(ask(wanted, wanted.selector.clone(), false)),
+            None => {}
+        }
+    }
+    for (wanted, frames) in counted.into_values() {
+        let frames: Vec<i64> = frames.into_iter().filter_map(|frame| i64::try_from(frame).ok()).collect();
+        asks.extend(frames.chunks(SELECTED_MAX).map(|part| ask(wanted, Selector::Frames(part.to_vec()), true)));
+    }
+    asks
 }
 
 /// What owners have said of frames.
