@@ -5,6 +5,7 @@ mod cold;
 mod connections;
 mod disk;
 mod formats;
+mod frames;
 mod grow;
 mod herd;
 mod hit;
@@ -34,7 +35,7 @@ pub struct Scenario {
 }
 
 /// All of them.
-pub const ALL: [Scenario; 17] = [
+pub const ALL: [Scenario; 18] = [
     Scenario {
         name: "hit",
         about: "what a RAM hit costs, against bare quinn and TLS over TCP",
@@ -54,6 +55,11 @@ pub const ALL: [Scenario; 17] = [
         name: "kernels",
         about: "a resize alone: scalar, AVX2, AVX-512, fast_image_resize, Pillow",
         run: |run| Box::pin(kernels::run(run)),
+    },
+    Scenario {
+        name: "frames",
+        about: "frames of a 1080p video: held, as RGB and as planes; drawn by each profile",
+        run: |run| Box::pin(frames::run(run)),
     },
     Scenario {
         name: "herd",

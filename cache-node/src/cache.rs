@@ -105,6 +105,8 @@ pub enum EntryKey {
     Index {
         /// The video.
         object: ObjectId,
+        /// Which of its streams, if not FFmpeg's best.
+        stream: Option<u32>,
     },
 }
 
@@ -112,7 +114,7 @@ impl EntryKey {
     /// The object, video or member whose bytes these are.
     pub fn id(&self) -> &ObjectId {
         match self {
-            EntryKey::Page { object, .. } | EntryKey::Index { object } => object,
+            EntryKey::Page { object, .. } | EntryKey::Index { object, .. } => object,
             EntryKey::Frame { id, .. } => id,
         }
     }

@@ -39,7 +39,7 @@ use tokio::time::Instant;
 pub use cut::{Cut, whole_of};
 pub use in_process::InProcess;
 pub use probe::{Format, HEADER_BYTES_MAX, Probe, is_video, probe};
-pub use video::{Clip, FrameShape, Trust, VideoIndex};
+pub use video::{Clip, FrameShape, PACKAGE_BYTES_MAX, Trust, VideoIndex};
 pub use worker::pool::{DecodeStats, WorkerPool};
 pub use worker::process::StartError;
 pub use worker::settings::PoolSettings;
@@ -103,6 +103,8 @@ pub struct ClipJob {
     pub unit: u64,
     /// Everything that decoding needs, from [`VideoIndex::package`].
     pub package: Bytes,
+    /// Packets in it: how far into the unit decoding goes.
+    pub packets: u32,
     /// What is made; at most [`SPECS_MAX`].
     pub frames: Vec<ClipFrame>,
     /// Whether damaged frames are wanted too.
@@ -148,6 +150,8 @@ pub struct IndexJob {
     pub source: Arc<dyn Source>,
     /// What trust is wanted at least.
     pub trust: Trust,
+    /// Which of its streams, if not FFmpeg's best.
+    pub stream: Option<u32>,
 }
 
 /// The compressed bytes of one object version.

@@ -6,9 +6,10 @@
 //! - `fills`: how what is missing is brought;
 //! - `frames`: decoded pictures, one flight a decode unit;
 //! - `units`: what a unit's flight does;
-//! - `video`: the same of videos, by their index;
+//! - `video`: indexes of videos; `clips`: their frames, unit by unit;
 //! - `others`: what other nodes hold, serve and decode;
 //! - `flight`: one fill for all who wait for it;
+//! - `lately`: what was brought in last, and from where;
 //! - `error`: why a read failed.
 //!
 //! What is missing here comes by one of two ways ([`Way`]): from the node that serves the key, or, on that node itself, from those that
@@ -18,11 +19,14 @@
 //! waiting for it; a fill runs on the node's task set under its own deadline, so that no caller's end harms another; bytes of two
 //! versions never meet.
 
+mod clips;
 mod error;
 mod fills;
 mod flight;
 mod frames;
+mod lately;
 mod others;
+mod ranges;
 mod raw;
 mod units;
 mod video;
@@ -49,6 +53,8 @@ use fills::{Fill, FillResult};
 use flight::{Flights, Grounded};
 pub use frames::Specs;
 use frames::{Unit, UnitResult};
+use lately::Lately;
+pub use lately::{LastFill, Source};
 pub use raw::Opened;
 use video::{Survey, SurveyResult, Videos};
 
@@ -80,6 +86,7 @@ pub struct Reader {
     units: Flights<Unit, UnitResult>,
     surveys: Flights<Survey, SurveyResult>,
     videos: Videos,
+    lately: Lately,
     /// A turn for each core: cutting is all work and no waiting.
     cuts: Arc<Semaphore>,
     counts: ReadCounts,
@@ -244,6 +251,7 @@ impl Reader {
             units,
             surveys,
             videos: Videos::default(),
+            lately: Lately::default(),
             cuts,
             counts,
             decodes,

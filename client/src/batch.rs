@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::error::{Error, ErrorKind};
-use crate::frame::TensorHead;
+use crate::frame::{Dtype, TensorHead};
 use crate::zeroed::Zeroed;
 
 pub use pictures::Pictures;
@@ -113,12 +113,20 @@ impl Batch {
         Self { state: Mutex::new(State { block: None, slots }), block_bytes_max, changed: Notify::new() }
     }
 
-    /// A batch of `count` slots that all have `shape`, in one block that is there from the start.
+    /// A batch of `count` slots that all have `shape`, of bytes, in one block that is there from the start.
     ///
     /// # Errors
     /// `TooLarge` if this machine has not as much memory.
     pub fn fixed(count: usize, shape: [u32; 3]) -> Result<Self, Error> {
-        let slot_bytes = slot_bytes(shape);
+        Self::fixed_of(count, shape, Dtype::U8)
+    }
+
+    /// The same of numbers of that type.
+    ///
+    /// # Errors
+    /// As [`Batch::fixed`].
+    pub fn fixed_of(count: usize, shape: [u32; 3], dtype: Dtype) -> Result<Self, Error> {
+        let slot_bytes = slot_bytes(shape, dtype);
         let memory = slot_bytes.checked_mul(count).and_then(Zeroed::new);
         let memory = Memory::Own(memory.ok_or_else(|| no_memory(count, shape))?);
         let batch = Self::new(count, 0);
@@ -126,7 +134,7 @@ impl Batch {
         Ok(batch)
     }
 
-    /// A batch in memory of the caller's, of `count` slots that all have `shape`.
+    /// A batch in memory of the caller's, of `count` slots that all have `shape`, of bytes.
     ///
     /// # Errors
     /// `Invalid` if the memory is not exactly `count` times the shape.
@@ -134,7 +142,19 @@ impl Batch {
     /// # Safety
     /// As [`External`] says.
     pub unsafe fn external(count: usize, shape: [u32; 3], external: External) -> Result<Self, Error> {
-        let slot_bytes = slot_bytes(shape);
+        // SAFETY: by this function's own condition.
+        unsafe { Self::external_of(count, shape, Dtype::U8, external) }
+    }
+
+    /// The same of numbers of that type.
+    ///
+    /// # Errors
+    /// As [`Batch::external`].
+    ///
+    /// # Safety
+    /// As [`External`] says.
+    pub unsafe fn external_of(count: usize, shape: [u32; 3], dtype: Dtype, external: External) -> Result<Self, Error> {
+        let slot_bytes = slot_bytes(shape, dtype);
         if slot_bytes.checked_mul(count) != Some(external.bytes) {
             let message = format!("out has {} bytes, want {count} x {shape:?}", external.bytes);
             return Err(Error::new(ErrorKind::Invalid, message));
@@ -171,6 +191,13 @@ impl Batch {
             if slot.writing {
                 self.changed.notify_waiters();
             }
+        }
+    }
+
+    /// Slot `index` had no picture in one way, and is asked for in another.
+    pub(crate) fn reopen(&self, index: usize) {
+        if let Some(slot) = self.state.lock().slots.get_mut(index) {
+            slot.settled = false;
         }
     }
 
@@ -221,7 +248,9 @@ impl Batch {
         }
         let pointer = match &mut state.block {
             // SAFETY: `index < count`, and the block has `count * slot_bytes` bytes.
-            Some(block) if block.shape == head.shape => unsafe { block.memory.pointer().add(index * block.slot_bytes) },
+            Some(block) if block.shape == head.shape && block.slot_bytes == bytes => unsafe {
+                block.memory.pointer().add(index * block.slot_bytes)
+            },
             Some(Block { memory: Memory::External(_), shape, .. }) => {
                 let message = format!("picture has shape {:?}, but out has {shape:?}", head.shape);
                 return Err(Error::new(ErrorKind::Invalid, message));
@@ -298,8 +327,8 @@ impl Drop for Place<'_> {
 }
 
 /// Bytes of one slot; saturates, so that a hostile shape fails every bound.
-fn slot_bytes(shape: [u32; 3]) -> usize {
-    shape.iter().fold(1, |product: usize, &side| product.saturating_mul(side as usize))
+fn slot_bytes(shape: [u32; 3], dtype: Dtype) -> usize {
+    shape.iter().fold(dtype.bytes(), |product, &side| product.saturating_mul(side as usize))
 }
 
 fn no_memory(count: usize, shape: [u32; 3]) -> Error {
@@ -313,7 +342,7 @@ fn protocol(message: &str) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::frame::{Dtype, Layout};
+    use crate::frame::Layout;
 
     fn head(height: u32, width: u32) -> TensorHead {
         TensorHead {
@@ -323,6 +352,7 @@ mod tests {
             source: (9, 9),
             orientation: 1,
             pts_seconds: 0.0,
+            format: None,
         }
     }
 

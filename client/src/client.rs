@@ -15,6 +15,7 @@ mod images;
 mod known;
 mod news;
 mod open;
+mod past;
 mod read;
 mod selection;
 mod slots;
@@ -36,6 +37,7 @@ use tokio::time::Instant;
 use crate::ask::{self, Hear, Reply};
 use crate::config::ClientConfig;
 use crate::error::Error;
+use crate::fallback::Allowance;
 use crate::hedge::Budget;
 use crate::hot::Hot;
 use crate::pool::{Naming, Pool};
@@ -48,7 +50,7 @@ use tries::Tries;
 
 pub use clips::{Clip, ClipSlots, FoundClip};
 pub use control::{Listing, ObjectFacts, ObjectRow};
-pub use images::Outcome;
+pub use images::{Outcome, Transport};
 pub use read::Raw;
 pub use selection::Selected;
 
@@ -82,6 +84,8 @@ struct Inner {
     asking: AtomicBool,
     hot: Mutex<Hot>,
     hedges: Mutex<Budget>,
+    /// What may be read past the cluster.
+    allowance: Mutex<Allowance>,
 }
 
 /// What one call may take and who it is for.
@@ -93,6 +97,8 @@ pub struct Call {
     pub class: Class,
     /// The caller's trace, if it is traced.
     pub trace: Trace,
+    /// How frames of videos travel.
+    pub transport: Transport,
 }
 
 impl Client {
@@ -108,6 +114,7 @@ impl Client {
     #[doc(hidden)] // for a network that is simulated
     pub fn on(ground: Arc<dyn Ground>, config: ClientConfig) -> Result<Self, Error> {
         config.check()?;
+        let rate = config.fallback.as_ref().map_or(0, |fallback| fallback.bytes_per_second);
         let inner = Inner {
             pool: Pool::new(config.tls.clone(), Naming::IdOrHost, config.memory, ground),
             config,
@@ -118,6 +125,7 @@ impl Client {
             asking: AtomicBool::new(false),
             hot: Default::default(),
             hedges: Default::default(),
+            allowance: Mutex::new(Allowance::full(rate, Instant::now())),
         };
         Ok(Self { inner: Arc::new(inner) })
     }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::error::{Error, ErrorKind};
+use crate::fallback::Fallback;
 use crate::tls::TlsFiles;
 
 /// Settings of a [`crate::Client`]. Fields not set keep the default that their doc names.
@@ -20,6 +21,8 @@ pub struct ClientConfig {
     pub memory: u64,
     /// A name for this job, for the cluster's metrics. Never trusted for access.
     pub caller: String,
+    /// Where raw bytes are read when no node can be reached: nowhere, if not given.
+    pub fallback: Option<Fallback>,
 }
 
 /// Port that an address without one means: QUIC's default port of a node.
@@ -33,7 +36,7 @@ impl ClientConfig {
     pub fn new(addresses: &str) -> Self {
         let addresses = addresses.split(',').map(str::trim).filter(|a| !a.is_empty()).map(with_port).collect();
         let (timeout, memory) = (Duration::from_secs(30), 1 << 30);
-        Self { addresses, tls: TlsFiles::default(), token: None, timeout, memory, caller: String::new() }
+        Self { addresses, tls: TlsFiles::default(), token: None, timeout, memory, caller: String::new(), fallback: None }
     }
 
     /// From `FRAMECACHE_ADDR`, `FRAMECACHE_CA` and `FRAMECACHE_TOKEN`.

@@ -2,13 +2,41 @@
 
 use bytes::Bytes;
 
+use crate::pixels::yuv::Format;
+
 /// What one number of a tensor is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 #[repr(u8)]
 pub enum Dtype {
     /// Unsigned 8-bit.
+    #[default]
     U8 = 0,
+    /// Unsigned 16-bit, the lower byte first.
+    U16 = 1,
+}
+
+impl Dtype {
+    /// The type of that number.
+    pub fn from_number(number: u8) -> Option<Self> {
+        [Self::U8, Self::U16].into_iter().find(|dtype| *dtype as u8 == number)
+    }
+
+    /// Bytes of one.
+    pub const fn bytes(self) -> usize {
+        match self {
+            Dtype::U8 => 1,
+            Dtype::U16 => 2,
+        }
+    }
+
+    /// numpy's name of it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Dtype::U8 => "uint8",
+            Dtype::U16 => "uint16",
+        }
+    }
 }
 
 /// The order of a tensor's dimensions.
@@ -48,12 +76,15 @@ pub struct TensorHead {
     pub orientation: u8,
     /// Presentation time in seconds; 0 for a picture.
     pub pts_seconds: f64,
+    /// Of [`Layout::Planes`], what the samples mean, where it is known.
+    pub format: Option<Format>,
 }
 
 impl TensorHead {
-    /// Bytes of the numbers: the product of the shape. Saturates, so that a hostile shape fails every bound instead of wrapping.
+    /// Bytes of the numbers: the product of the shape and of a number's own. Saturates, so that a hostile shape fails every bound instead
+    /// of wrapping.
     pub fn bytes(&self) -> u64 {
-        self.shape.iter().fold(1u64, |product, &side| product.saturating_mul(u64::from(side)))
+        self.shape.iter().fold(self.dtype.bytes() as u64, |product, &side| product.saturating_mul(u64::from(side)))
     }
 }
 

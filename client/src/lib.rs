@@ -29,11 +29,14 @@ pub mod config;
 pub mod error;
 #[cfg(test)]
 mod fake;
+pub mod fallback;
 pub mod frame;
 pub mod health;
 pub mod hedge;
 pub mod hot;
 pub mod object;
+#[cfg(feature = "origin")]
+pub mod origin;
 pub mod peer;
 pub mod pixels;
 mod pool;

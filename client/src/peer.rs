@@ -202,16 +202,18 @@ impl Peers {
     ///
     /// # Errors
     /// As [`Peers::frame`]; `TooLarge` past 64 MiB.
+    #[allow(clippy::too_many_arguments)] // what is asked, and within which bounds; a struct would only rename them
     pub async fn index(
         &self,
         node: &NodeRow,
         id: &ObjectId,
         version: &Version,
         proved: bool,
+        stream: Option<u32>,
         on_behalf_of: &str,
         deadline: Instant,
     ) -> Result<Bytes, Error> {
-        let kind = IndexKind::Video { proved }.to_string();
+        let kind = IndexKind::Video { proved, stream }.to_string();
         let mut whole = BytesMut::new();
         let mut known = None;
         let work = async {
@@ -328,7 +330,7 @@ fn first(item: Option<ItemHead>) -> Result<ItemHead, Error> {
 /// An item that is whole in itself.
 async fn one(item: &ItemHead, reply: &mut Reply, pinned: Option<&Version>, pixels: bool, most: u64) -> Result<Lent, Error> {
     let version = version_of(item, pinned)?;
-    let tensor = item.tensor.map(TensorHead::try_from).transpose().map_err(|error| protocol(error.to_string()))?;
+    let tensor = item.tensor_head().map_err(|error| protocol(error.to_string()))?;
     let bytes = u64::from(item.payload_bytes);
     if tensor.is_some() != pixels || tensor.is_some_and(|head| head.bytes() != bytes) {
         return Err(protocol("bytes that do not fit their shape"));

@@ -94,6 +94,12 @@ pub fn after_failure(failure: &Failure<'_>, random: u64) -> Step {
     }
 }
 
+/// Whether an item's nodes are lost: as many tries as move on at once, and at the last one nobody was there to say anything. `said`:
+/// whether a node did.
+pub fn is_lost(kind: &ErrorKind, said: bool, attempt: u32) -> bool {
+    *kind == ErrorKind::Unavailable && !said && attempt >= AT_ONCE
+}
+
 /// Which node of a key's order is asked, by how they stand: the first good one after `past`, going round; `past` itself last. Where none is
 /// good, the first silent one, which may be back, and only then one that leaves. `None`: there is no node.
 pub fn pick(order: &[Standing], past: Option<usize>) -> Option<usize> {

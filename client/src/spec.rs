@@ -18,7 +18,7 @@ use std::str::FromStr;
 
 use xxhash_rust::xxh3::xxh3_128;
 
-use crate::frame::Layout;
+use crate::frame::{Dtype, Layout};
 use crate::object::{ObjectId, RouteKey};
 use crate::pixels::{Filter, Window};
 
@@ -32,6 +32,9 @@ pub const SPEC_BYTES_MAX: usize = 2048;
 
 /// Largest side that may be asked for, in pixels: JPEG's own limit.
 pub const SIDE_MAX: u32 = 65_535;
+
+/// More streams than this has no container that is read.
+pub const STREAMS_MAX: u32 = 64;
 
 /// Most tiles of one picture: 64 of 448 pixels are 38 MB.
 pub const TILES_MAX: u32 = 64;
@@ -87,12 +90,16 @@ pub struct ImageSpec {
     pub depth: Depth,
     /// The order of the tensor's dimensions.
     pub layout: Layout,
+    /// What a number of it is. In 16 bits a frame of a video keeps its stream's depth: values are 0 to 2^depth - 1, as the planes' are.
+    pub dtype: Dtype,
     /// Whether the stored orientation is applied.
     pub orientation: Orientation,
     /// What a picture is that ends early.
     pub truncated: Truncated,
     /// What a frame of a video is that was decoded from damaged data.
     pub damaged: Damaged,
+    /// Which stream of a video's container, by its index there, below [`STREAMS_MAX`]; FFmpeg's best video stream, if not given.
+    pub stream: Option<u32>,
 }
 
 /// The definition that pixels obey; part of the key.
@@ -102,15 +109,31 @@ pub enum Profile {
     /// The bytes of Pillow 13's `open(f).convert("RGB")`, and its resize.
     #[default]
     Exact,
-    /// As close as is cheap: a JPEG may be decoded at a half, a quarter or an eighth, with libjpeg's quick transforms. Others are exact.
+    /// As close as is cheap. A JPEG may be decoded at a half, a quarter or an eighth, with libjpeg's quick transforms; a video's frame of
+    /// 8 bits that is made smaller has its planes resized, each at its own resolution, and becomes RGB at the size that is wanted.
+    /// Others are exact. The same bytes on every machine.
     Fast,
+    /// A video's frame by FFmpeg's own default conversion, libswscale's, at its own size, and then our resize. What that gives depends
+    /// on the library's version, which the key names ([`SWSCALE_MAJOR`]), and on the processor's instruction sets.
+    Swscale,
 }
 
+/// The libswscale that profile `swscale` is of, that of FFmpeg 5. A node with another one refuses the profile.
+pub const SWSCALE_MAJOR: u32 = 6;
+
 impl Profile {
-    /// Moves when any pixel of this profile may move.
+    /// Moves when any pixel of a picture by this profile may move.
     pub const fn version(self) -> u32 {
         match self {
-            Profile::Exact | Profile::Fast => 1,
+            Profile::Exact | Profile::Fast | Profile::Swscale => 1,
+        }
+    }
+
+    /// The same of a frame of a video.
+    pub const fn frames_version(self) -> u32 {
+        match self {
+            Profile::Exact | Profile::Swscale => 1,
+            Profile::Fast => 2,
         }
     }
 
@@ -118,6 +141,7 @@ impl Profile {
         match self {
             Profile::Exact => "exact",
             Profile::Fast => "fast",
+            Profile::Swscale => "swscale",
         }
     }
 }
@@ -288,11 +312,32 @@ impl ImageSpec {
         }
     }
 
+    /// Frames as they are, of that stream.
+    pub fn of_stream(stream: Option<u32>) -> Self {
+        Self { stream, ..Self::default() }
+    }
+
+    /// Whether samples are moved alone, and none is computed of others: our resize is of 8 bits, as all are that follow it.
+    pub(crate) fn keeps_samples(&self) -> bool {
+        let as_they_are = ImageSpec::default();
+        self.resize == Resize::Keep
+            && (self.mode, self.alpha, self.depth, self.profile)
+                == (as_they_are.mode, as_they_are.alpha, as_they_are.depth, as_they_are.profile)
+    }
+
+    /// Whether it gives a frame's RGB at the frame's own size, unturned.
+    pub fn is_rgb_as_stored(&self) -> bool {
+        *self == ImageSpec { filter: self.filter, damaged: self.damaged, stream: self.stream, ..ImageSpec::default() }
+    }
+
     /// Itself, if it asks for nothing that only frames of a video have.
     fn of_picture(self) -> Result<Self, SpecError> {
-        match (self.layout, self.damaged) {
-            (Layout::Planes, _) => Err(SpecError::Unsupported("layout=planes of a picture".into())),
-            (_, Damaged::Keep) => Err(SpecError::Unsupported("damaged=keep of a picture".into())),
+        match (self.layout, self.dtype, self.damaged) {
+            (Layout::Planes, ..) => Err(SpecError::Unsupported("layout=planes of a picture".into())),
+            (_, Dtype::U16, _) => Err(SpecError::Unsupported("dtype=u16 of a picture".into())),
+            (.., Damaged::Keep) => Err(SpecError::Unsupported("damaged=keep of a picture".into())),
+            _ if self.profile == Profile::Swscale => Err(SpecError::Unsupported("profile=swscale of a picture".into())),
+            _ if self.stream.is_some() => Err(SpecError::Unsupported("a stream of a picture".into())),
             _ => Ok(self),
         }
     }
@@ -300,6 +345,13 @@ impl ImageSpec {
     /// The shape where it does not depend on the picture.
     pub fn fixed_shape(&self) -> Option<[u32; 3]> {
         self.fixed_output().map(|size| self.shape(size))
+    }
+
+    /// Bytes of the tensor where they do not depend on the picture.
+    pub fn fixed_bytes(&self) -> Option<u64> {
+        let bytes =
+            |shape: [u32; 3]| shape.iter().fold(self.dtype.bytes() as u64, |bytes, &side| bytes.saturating_mul(side.into()));
+        self.fixed_shape().map(bytes)
     }
 }
 
@@ -311,11 +363,13 @@ impl DecodeSpec {
 
     /// Canonical text with the profile's version, as it is bound into an entry's header. Which frame is a field of the key of its own.
     pub fn keyed_text(&self) -> String {
-        let image = self.image();
-        let profile = format!("{}-{}", image.profile.name(), image.profile.version());
+        let profile = self.image().profile;
         match self {
-            DecodeSpec::Image(image) => format!("{image}#{profile}"),
-            DecodeSpec::Video(video) => format!("{}#{profile}", video.of_any_frame()),
+            DecodeSpec::Image(image) => format!("{image}#{}-{}", profile.name(), profile.version()),
+            DecodeSpec::Video(video) => {
+                let library = if profile == Profile::Swscale { format!(".{SWSCALE_MAJOR}") } else { String::new() };
+                format!("{}#{}-{}{library}", video.of_any_frame(), profile.name(), profile.frames_version())
+            }
         }
     }
 

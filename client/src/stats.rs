@@ -22,6 +22,10 @@ pub struct Stats {
     pub views: u64,
     /// Times that a node fell silent, or could not be reached.
     pub silences: u64,
+    /// Reads of the origin because no node could be reached.
+    pub fallbacks: u64,
+    /// Bytes of those.
+    pub fallback_bytes: u64,
 }
 
 /// The same, being counted.
@@ -35,6 +39,8 @@ pub(crate) struct Counters {
     pub(crate) replicas: AtomicU64,
     pub(crate) views: AtomicU64,
     pub(crate) silences: AtomicU64,
+    pub(crate) fallbacks: AtomicU64,
+    pub(crate) fallback_bytes: AtomicU64,
 }
 
 impl Counters {
@@ -49,6 +55,8 @@ impl Counters {
             replicas: of(&self.replicas),
             views: of(&self.views),
             silences: of(&self.silences),
+            fallbacks: of(&self.fallbacks),
+            fallback_bytes: of(&self.fallback_bytes),
         }
     }
 }

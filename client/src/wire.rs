@@ -283,6 +283,13 @@ pub mod ext {
     pub const FRAMES: u16 = 2;
     /// Reply to `Stat`: the archive of a [`super::VideoFacts`], of a video.
     pub const VIDEO: u16 = 3;
+    /// Reply to `Stat`: why an object is no picture and no video: the number of a [`super::Status`], one little-endian `u16`, and why in
+    /// words, at most [`REFUSED_BYTES_MAX`] bytes of them.
+    pub const REFUSED: u16 = 4;
+    /// Longest reason in [`REFUSED`], in bytes.
+    pub const REFUSED_BYTES_MAX: usize = 256;
+    /// Item of `Frames`, `Peek` or `Decode` with a frame's planes: [`crate::pixels::yuv::Format::number`], as a little-endian `u16`.
+    pub const FORMAT: u16 = 5;
     /// Request: [`crate::View::digest`] of the view that the caller has, as a little-endian `u64`.
     pub const VIEW: u16 = 16;
     /// Reply, first item: the rows that the caller's view lacks, as a [`super::ViewPayload`] archive. Empty: too many, ask `View`.

@@ -7,14 +7,16 @@
 //! ```text
 //!   0 magic "FCEn" 4 | format 2 | header length 2 | checksum 8      16 class, dtype, layout, orientation 1+1+1+1
 //!  20 chunk 2, chunks 2 | 24 payload length 8 | 32 total length 8 | 40 whole 8 | 48 object size 8 | 56 fetched ms 8
-//!  64 page or frame 8 | 72 shape 3x4 | 84 source 2x4 | 92 pts 8 | 100 lengths of 5 texts 2 each | 110 zero 2
+//!  64 page or frame 8 | 72 shape 3x4 | 84 source 2x4 | 92 pts 8 | 100 lengths of 5 texts 2 each | 110 format 2
 //! 112 bucket, key, member, version, spec
 //! ```
+//! The format is that of a frame's planes by its number, 0 where there is none or it is not known.
 //! Little endian. The checksum is xxh3-64 of the payload, seeded with that of the header from byte 16 on.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use framecache::frame::{Dtype, Layout};
 use framecache::object::{KEY_BYTES_MAX, MEMBER_BYTES_MAX, VERSION_BYTES_MAX};
+use framecache::pixels::yuv::Format;
 use framecache::spec::SPEC_BYTES_MAX;
 use framecache::{Tensor, TensorHead, Version};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed, xxh3_128};
@@ -66,7 +68,8 @@ fn place(key: &EntryKey) -> (u64, String) {
         EntryKey::Page { page, .. } => (page.index(), String::new()),
         EntryKey::Frame { frame, spec, .. } => (*frame, spec.keyed_text()),
         // No spec begins so.
-        EntryKey::Index { .. } => (0, "#index".into()),
+        EntryKey::Index { stream: None, .. } => (0, "#index".into()),
+        EntryKey::Index { stream: Some(stream), .. } => (0, format!("#index stream={stream}")),
     }
 }
 
@@ -156,7 +159,7 @@ fn header(key: &EntryKey, entry: &Entry, (at, count): (usize, usize), whole: u64
     shape.into_iter().chain([source.0, source.1]).for_each(|n| out.put_u32_le(n));
     out.put_u64_le(tensor.map_or(0, |t| t.pts_seconds.to_bits()));
     texts.iter().for_each(|text| out.put_u16_le(text.len() as u16));
-    out.put_u16_le(0);
+    out.put_u16_le(tensor.and_then(|t| t.format).map_or(0, Format::number));
     texts.iter().for_each(|text| out.put_slice(text.as_bytes()));
     let sum = xxh3_64_with_seed(payload, xxh3_64(&out[16..]));
     out[8..16].copy_from_slice(&sum.to_le_bytes());
@@ -258,13 +261,15 @@ fn texts(header: &[u8]) -> Option<[&str; 5]> {
 
 fn tensor_head(fixed: &[u8]) -> Option<TensorHead> {
     let layout = Layout::from_number(fixed[18])?;
-    (fixed[17] == Dtype::U8 as u8).then(|| TensorHead {
+    let dtype = Dtype::from_number(fixed[17])?;
+    Some(TensorHead {
         shape: [u32_at(fixed, 72), u32_at(fixed, 76), u32_at(fixed, 80)],
-        dtype: Dtype::U8,
+        dtype,
         layout,
         source: (u32_at(fixed, 84), u32_at(fixed, 88)),
         orientation: fixed[19],
         pts_seconds: f64::from_bits(u64_at(fixed, 92)),
+        format: Format::from_number(u16_at(fixed, 110)).filter(|_| layout == Layout::Planes),
     })
 }
 

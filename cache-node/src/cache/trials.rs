@@ -87,6 +87,7 @@ pub(super) fn frame_entry(version: u64, side: u32) -> Entry {
         source: (640, 480),
         orientation: 6,
         pts_seconds: 1.25,
+        format: None,
     };
     frames::entry(head(version, 9999), Tensor { head: look, data: bytes(version, look.bytes() as usize) }).expect("frame")
 }

@@ -115,9 +115,10 @@ impl Peers for Linked {
         id: &ObjectId,
         version: &Version,
         proved: bool,
+        stream: Option<u32>,
         caller: &str,
         deadline: Instant,
     ) -> Result<bytes::Bytes, Error> {
-        self.links.index(node, id, version, proved, caller, deadline).await
+        self.links.index(node, id, version, proved, stream, caller, deadline).await
     }
 }

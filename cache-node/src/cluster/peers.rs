@@ -80,12 +80,14 @@ pub trait Peers: Send + Sync + 'static {
 
     /// The index of a video's version, `proved` or of any trust, from the node that serves the video.
     /// Nodes that run in memory have no videos.
+    #[allow(clippy::too_many_arguments)] // as in `frame`
     async fn index(
         &self,
         _node: &NodeRow,
         _id: &ObjectId,
         _version: &Version,
         _proved: bool,
+        _stream: Option<u32>,
         _caller: &str,
         _deadline: Instant,
     ) -> Result<bytes::Bytes, Error> {

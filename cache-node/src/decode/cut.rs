@@ -1,5 +1,6 @@
 //! A part of a picture that is held decoded: pixels in, pixels out. No codec has a hand in it, so the node does it itself.
 
+use framecache::frame::Dtype;
 use framecache::spec::{Alpha, ImageSpec, Orientation, Profile, VideoSpec};
 use framecache::{DecodeSpec, Tensor, TensorHead, pixels};
 
@@ -8,14 +9,14 @@ use super::formats::{Kind, Samples};
 use super::rendition::Rendition;
 
 /// The spec of the whole picture that `spec`, which takes a box of it, can be cut from with no other pixels than a decode gives;
-/// `None` where there is no box, or no such picture: what is decoded at a smaller scale, or resized with its alpha.
+/// `None` where there is no box, or no such picture: what is decoded at a smaller scale, resized with its alpha, or of more bits.
 pub fn whole_of(spec: &DecodeSpec) -> Option<DecodeSpec> {
-    let &ImageSpec { profile, mode, alpha, depth, orientation, truncated, damaged, .. } = spec.image();
+    let &ImageSpec { profile, mode, alpha, depth, dtype, orientation, truncated, damaged, stream, .. } = spec.image();
     spec.image().region?;
-    if profile != Profile::Exact || alpha == Alpha::Keep {
+    if profile != Profile::Exact || alpha == Alpha::Keep || dtype != Dtype::U8 {
         return None;
     }
-    let whole = ImageSpec { profile, mode, alpha, depth, orientation, truncated, damaged, ..ImageSpec::default() };
+    let whole = ImageSpec { profile, mode, alpha, depth, orientation, truncated, damaged, stream, ..ImageSpec::default() };
     Some(match spec {
         DecodeSpec::Video(video) => VideoSpec { frames: video.frames.clone(), image: whole }.into(),
         _ => whole.into(),
@@ -74,6 +75,8 @@ mod tests {
             ("video?frames=3&box=1,1,2,2&damaged=keep", Some("video?frames=3&damaged=keep")),
             ("image?box=1,1,2,2&profile=fast", None),
             ("image?size=9x9", None),
+            ("video?frames=3&box=1,1,2,2&stream=2", Some("video?frames=3&stream=2")),
+            ("video?frames=3&box=1,1,2,2&dtype=u16", None),
         ] {
             assert_eq!(whole(part).as_deref(), of, "{part}");
         }

@@ -7,12 +7,12 @@ use std::borrow::Cow;
 
 use framecache::frame::{Dtype, Layout};
 use framecache::pixels::{self, Plan, Source, Window};
-use framecache::spec::{Alpha, Depth, Geometry, ImageSpec, Mode, Orientation, Resize};
+use framecache::spec::{Alpha, Depth, Geometry, ImageSpec, Mode, Orientation, Profile, Resize};
 use framecache::{DecodeSpec, TensorHead};
 
 use super::formats::{Kind, Samples};
 use super::orientation::{turn, turned_size};
-use super::{DecodeError, Limits, Probe};
+use super::{DecodeError, Format, Limits, Probe};
 
 /// One rendition of one frame, its sizes worked out.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,6 +30,12 @@ impl Rendition {
         let image = spec.image();
         if image.layout == Layout::Planes {
             return Err(unsupported("layout=planes of a picture".into()));
+        }
+        if image.dtype != Dtype::U8 && probe.format != Format::Video {
+            return Err(unsupported("dtype=u16 of a picture".into()));
+        }
+        if image.profile == Profile::Swscale && probe.format != Format::Video {
+            return Err(unsupported("profile=swscale of a picture".into()));
         }
         let frame = spec.frame().ok_or_else(|| unsupported("several frames by one spec".into()))?;
         let frame = u32::try_from(frame).unwrap_or(u32::MAX);
@@ -55,18 +61,19 @@ impl Rendition {
 
     /// Bytes of the tensor.
     pub(super) fn bytes(&self) -> usize {
-        self.shape().iter().map(|&side| side as usize).product()
+        self.shape().iter().map(|&side| side as usize).product::<usize>() * self.spec.dtype.bytes()
     }
 
     /// What the tensor looks like.
     pub(super) fn head(&self, probe: &Probe) -> TensorHead {
         TensorHead {
             shape: self.shape(),
-            dtype: Dtype::U8,
+            dtype: self.spec.dtype,
             layout: self.spec.layout,
             source: (probe.width, probe.height),
             orientation: probe.orientation,
             pts_seconds: 0.0,
+            format: None,
         }
     }
 
@@ -101,17 +108,22 @@ impl Rendition {
             _ => picture,
         };
         let source = Source { pixels: &picture, width, height, channels: kind.bytes() };
+        self.lay_out(kind.bytes(), out, |out| self.scale(&source, out));
+    }
+
+    /// Lays the tensor out in `out`: `draw` draws the window, `drawn` channels a pixel, into what it is given.
+    pub(super) fn lay_out(&self, drawn: usize, out: &mut [u8], draw: impl FnOnce(&mut [u8])) {
         let channels = self.spec.channels() as usize;
-        match (kind.bytes() == channels && self.is_drawn_in_place(), kind.bytes()) {
-            (true, _) => self.scale(&source, out),
+        match (drawn == channels && self.is_drawn_in_place(), drawn) {
+            (true, _) => draw(out),
             (false, 1) if channels == 3 && self.is_drawn_in_place() => {
                 let gray = out.len() - out.len() / 3;
-                self.scale(&source, &mut out[gray..]);
+                draw(&mut out[gray..]);
                 replicate(out);
             }
             (false, drawn) => {
                 let mut whole = vec![0; self.geometry.window.width * self.geometry.window.height * drawn];
-                self.scale(&source, &mut whole);
+                draw(&mut whole);
                 self.arrange(&whole, drawn, out);
             }
         }
@@ -123,6 +135,45 @@ impl Rendition {
                 _ => mirror::<4>(out, row),
             }
         }
+    }
+
+    /// Puts numbers that are only moved to their places in `out`, which has [`Rendition::bytes`] bytes: three of `dtype` for each pixel
+    /// of a picture of that stored size.
+    pub(super) fn place(&self, pixels: &[u8], stored: (usize, usize), dtype: Dtype, out: &mut [u8]) {
+        assert_eq!(out.len(), self.bytes(), "rendition fits its place");
+        let (number, pixel) = (dtype.bytes(), 3 * dtype.bytes());
+        let mut picture = Cow::from(pixels);
+        if self.turn() > 1 {
+            let mut upright = vec![0; pixels.len()];
+            turn(pixels, stored, pixel, self.turn(), &mut upright);
+            picture = upright.into();
+        }
+        let (wide, _) = turned_size(stored, self.turn());
+        let Geometry { region, window, .. } = self.geometry;
+        let (left, top) = region.map_or((0, 0), |region| (region.x, region.y));
+        let Window { width, height, .. } = window;
+        for y in 0..height {
+            let row = &picture[((top + window.y + y) * wide + left + window.x) * pixel..][..width * pixel];
+            for (x, from) in row.chunks_exact(pixel).enumerate() {
+                let x = if self.spec.flip { width - 1 - x } else { x };
+                match self.spec.layout {
+                    Layout::Chw => {
+                        for (channel, from) in from.chunks_exact(number).enumerate() {
+                            out[((channel * height + y) * width + x) * number..][..number].copy_from_slice(from);
+                        }
+                    }
+                    _ => out[(y * width + x) * pixel..][..pixel].copy_from_slice(from),
+                }
+            }
+        }
+    }
+
+    /// Whether it is made smaller, both ways, of colours as they come: then planes may be resized before they become colours.
+    pub(super) fn shrinks_colours(&self) -> bool {
+        let (width, height) = self.geometry.region.map_or(self.geometry.source, |r| (r.width as u32, r.height as u32));
+        let (to_width, to_height) = self.geometry.resized;
+        let plain = self.spec.mode == Mode::Rgb && self.spec.alpha != Alpha::Keep && self.turn() == 1;
+        plain && self.spec.resize != Resize::Keep && to_width <= width && to_height <= height
     }
 
     /// By what power of two the picture may be scaled down before it is resized: so that it is resized down, never up.

@@ -40,7 +40,7 @@ pub(super) use drawn::Drawn;
 pub use drawn::FrameShape;
 pub use frame::Frame;
 pub use index::{Facts, INDEX_BYTES_MAX, PtsOrigin, Ratio, Trust, VideoIndex};
-pub use make::make;
+pub use make::{make, make_stream};
 pub use package::PACKAGE_BYTES_MAX;
 pub use plan::Clip;
 pub use unit::{DecodeEnd, FrameError, Sink, Stop, decode};

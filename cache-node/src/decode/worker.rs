@@ -2,12 +2,13 @@
 //!
 //! Parts: `protocol` (messages), `memory` (the shared file, seen from both sides), `sandbox`, and the child's story, here and in
 //! `bench`; on the node's side `process` (one child), `errand` (what it is sent for: an `order` of pictures, a `parcel` of a clip, a
-//! `survey` of a video), `units` (one at a time) and `pool`.
+//! `survey` of a video), `lane` (whose turn), `units` (one at a time) and `pool`.
 //!
 //! The child trusts its parent, never the picture; the parent trusts neither.
 
 mod bench;
 mod errand;
+mod lane;
 #[cfg(test)]
 mod locked;
 mod memory;

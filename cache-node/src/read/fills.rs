@@ -10,6 +10,7 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use tokio::time::{Instant, timeout_at};
 
+use super::lately::Source;
 use super::others::There;
 use super::{FLIGHT_MAX, ReadError, Reader, Terms, Way, in_time, landed};
 use crate::budget::Level;
@@ -138,12 +139,14 @@ impl Reader {
             Ok(reservation) => reservation,
             Err(refused) => return There::Answer(Err(refused.into())),
         };
+        let began = Instant::now();
         let lent = match self.range_from_server(object, range, version, terms).await {
             There::Nobody => return There::Nobody,
             There::Answer(Err(error)) => return There::Answer(Err(error)),
             There::Answer(Ok(lent)) => lent,
         };
         let (head, bytes) = lent;
+        self.note_fill(object, None, Source::Server, bytes.len(), began);
         let Some(page) = page else { return There::Answer(Ok(Entry { head, body: Body::Raw(bytes) })) };
         let Some(entry) = pages::entry(head, page, bytes) else {
             return There::Answer(Err(ReadError::Unavailable("another node gave a part of a page".into())));
@@ -192,9 +195,11 @@ impl Reader {
             Purpose::Reply(Some(place)) => InsertHint::As(place),
             Purpose::Reply(None) => InsertHint::Normal,
         };
+        let began = Instant::now();
         let wanted = self.version_for_holders(object, page, pin.clone(), deadline).await?;
         if let Some(entry) = self.page_from_holders(object, page, wanted.as_ref(), terms).await {
             self.heads.insert(object, entry.head.clone());
+            self.note_fill(object, None, Source::Holder, entry.body.bytes().len(), began);
             self.store.insert(key, entry.clone(), hint);
             return Ok(entry);
         }
@@ -204,6 +209,7 @@ impl Reader {
             Ok(fetched) => fetched,
             Err(error) => return Err(self.failed(object, error)),
         };
+        self.note_fill(object, None, Source::Origin, fetched.body.len(), began);
         let head = Head { version: fetched.version, size: fetched.size, fetched_unix_ms };
         let past_end = fetched.body.is_empty() && page.range().start() >= head.size && page.index() > 0;
         self.heads.insert(object, head.clone());
@@ -236,18 +242,21 @@ impl Reader {
     async fn fill_exact(&self, object: &ObjectId, range: ByteRange, version: &Version, terms: &Terms) -> FillResult {
         let deadline = terms.deadline;
         let _reservation = self.budget.reserve(FILLS, range.len(), deadline).await?;
+        let began = Instant::now();
         let page = Page::new(range.start() / PAGE_BYTES);
         let held = match page.range().intersect(range) == range {
             true => self.page_from_holders(object, page, Some(version), terms).await,
             false => None,
         };
         if let Some((head, bytes)) = held.and_then(|entry| Some((entry.head.clone(), pages::slice(&entry, page, range)?))) {
+            self.note_fill(object, None, Source::Holder, bytes.len(), began);
             return Ok(Entry { head, body: Body::Raw(bytes) });
         }
         self.counts.fills.fetch_add(1, Ordering::Relaxed);
         let fetched_unix_ms = self.clock.now_unix_ms();
         match self.origin.read(object, range, Some(version), deadline).await {
             Ok(fetched) => {
+                self.note_fill(object, None, Source::Origin, fetched.body.len(), began);
                 let head = Head { version: fetched.version, size: fetched.size, fetched_unix_ms };
                 Ok(Entry { head, body: Body::Raw(fetched.body) })
             }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use framecache::{DecodeSpec, ObjectId, Page, Version};
 use tokio::time::{Instant, timeout_at};
 
+use super::lately::Source;
 use super::others::There;
 use super::{FLIGHT_MAX, ReadError, Reader, ServedFrame, Terms, Way, in_time, inside, landed};
 use crate::budget::{Level, Reservation};
@@ -213,8 +214,10 @@ impl Reader {
             Ok(reservation) => reservation,
             Err(refused) => return There::Answer(Err(refused.into())),
         };
+        let began = Instant::now();
         let made = self.frame_from_server(id, spec, version, most, terms).await;
         if let There::Answer(Ok(entry)) = &made {
+            self.note_fill(id, Some(spec), Source::Server, entry.body.bytes().len(), began);
             self.note_head(id, &entry.head);
             if terms.way == Way::Replica && !is_one_off(spec) {
                 self.store.insert(frames::key(id, spec), entry.clone(), InsertHint::Normal);
@@ -268,13 +271,16 @@ impl Reader {
     /// One decode, on the node's task set: of the specs that are not held yet.
     async fn decode(self: Arc<Self>, unit: Unit, head: Head, terms: Terms) -> UnitResult {
         let Unit { id, version, specs, .. } = unit;
-        let deadline = terms.deadline;
+        let (deadline, began) = (terms.deadline, Instant::now());
         // Another flight may have landed between the look-up and this one's start.
         let held = |spec: &DecodeSpec| self.store.get_ram(&frames::key(&id, spec), Some(&version));
         let held = |spec: &DecodeSpec| held(spec).filter(|entry| self.fits_index(&id, spec, entry));
         let mut held: Vec<Option<Entry>> = specs.iter().map(held).collect();
         for (spec, held) in specs.iter().zip(&mut held).filter(|(spec, held)| held.is_none() && !is_one_off(spec)) {
             *held = self.held_elsewhere(&id, spec, &version, &terms).await.filter(|entry| self.fits_index(&id, spec, entry));
+            if let Some(entry) = held {
+                self.note_fill(&id, Some(spec), Source::Holder, entry.body.bytes().len(), began);
+            }
         }
         let lacking: Vec<DecodeSpec> =
             specs.iter().zip(&held).filter(|(_, held)| held.is_none()).map(|(spec, _)| spec.clone()).collect();
@@ -287,6 +293,9 @@ impl Reader {
             Err(ReadError::TooLarge(_) | ReadError::Unsupported(_)) if lacking.len() > 1 => return None,
             Err(error) => vec![Err(error); lacking.len()],
         };
+        for (spec, entry) in lacking.iter().zip(&drawn).filter_map(|(spec, drawn)| Some((spec, drawn.as_ref().ok()?))) {
+            self.note_fill(&id, Some(spec), Source::Decoder, entry.body.bytes().len(), began);
+        }
         let mut drawn = drawn.into_iter();
         let each = held.into_iter().map(|held| held.map(Ok).or_else(|| drawn.next()).unwrap_or_else(|| Err(lost())));
         Some(each.collect())
@@ -312,5 +321,5 @@ fn served(entry: Entry, reservation: Reservation) -> Result<ServedFrame, ReadErr
 
 /// Bytes of the output where the spec alone says it.
 pub(super) fn fixed_bytes(spec: &DecodeSpec) -> Option<u64> {
-    spec.image().fixed_shape().map(|shape| shape.iter().map(|&side| u64::from(side)).product())
+    spec.image().fixed_bytes()
 }

@@ -90,11 +90,12 @@ impl Reader {
         object: &ObjectId,
         version: &Version,
         trust: Trust,
+        stream: Option<u32>,
         terms: &Terms,
     ) -> There<bytes::Bytes> {
         let Some(server) = self.server(RouteKey::object(object), terms) else { return There::Nobody };
         let proved = trust > Trust::Predicted;
-        let index = self.peers.index(&server, object, version, proved, &terms.caller, terms.deadline).await;
+        let index = self.peers.index(&server, object, version, proved, stream, &terms.caller, terms.deadline).await;
         self.served(object, Some(version), index, terms)
     }
 

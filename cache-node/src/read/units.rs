@@ -13,8 +13,8 @@ use framecache::{ByteRange, DecodeSpec, Error, ErrorKind, Lent, ObjectId, Page, 
 use tokio::time::Instant;
 use tracing::Instrument;
 
+use super::clips::{Keeping, by_stream};
 use super::frames::{is_one_off, lost};
-use super::video::Keeping;
 use super::{ReadError, Reader, Terms};
 use crate::budget::{Level, Reservation};
 use crate::cache::{DiskPresence, Entry, Head, InsertHint, frames, pages};
@@ -111,8 +111,15 @@ impl Reader {
         specs: &[DecodeSpec],
         terms: &Terms,
     ) -> Result<Vec<Result<Entry, ReadError>>, ReadError> {
-        let index = self.video_index(id, head, Trust::Predicted, terms).await?;
-        let work = index.work(specs);
+        let mut work = Work { output_bytes: 0, megapixels: 0.0 };
+        for (stream, places) in by_stream(specs) {
+            let specs: Vec<DecodeSpec> = places.into_iter().map(|place| specs[place].clone()).collect();
+            let part = self.video_index(id, stream, head, Trust::Predicted, terms).await?.work(&specs);
+            work = Work {
+                output_bytes: work.output_bytes.saturating_add(part.output_bytes),
+                megapixels: work.megapixels + part.megapixels,
+            };
+        }
         if specs.len() > 1 && work.output_bytes > TOGETHER_BYTES_MAX {
             return Err(ReadError::TooLarge("too much for one decode".into()));
         }

@@ -15,7 +15,7 @@ const WALK_LISTED: usize = 8;
 /// Pages that are looked at, at most: 64 GiB of object.
 const PAGES_MAX: u64 = 65_536;
 
-/// Lines of name and value. Names: `object`; `key`, `owner`, `served by`, `walk`, `may hold it`, `asked`; `policy`, `version`,
+/// Lines of name and value. Names: `object`; `key`, `owner`, `served by`, `walk`, `may hold it`, `asked`; `policy`, `last fill`, `version`,
 /// `size`, `as of`; then `page N` and `pages` for raw bytes, or
 /// `frame` for a spec; then `flushed`: whether all of it would survive a kill of the node.
 pub(super) async fn lines(id: &ObjectId, spec: Option<&DecodeSpec>, service: &Service) -> Vec<(String, String)> {
@@ -27,6 +27,7 @@ pub(super) async fn lines(id: &ObjectId, spec: Option<&DecodeSpec>, service: &Se
         return lines;
     }
     lines.push(("policy".into(), service.reader.policy_text(id)));
+    lines.push(("last fill".into(), last_fill(id, spec, service)));
     let Some(head) = service.reader.held_head(id).await else {
         lines.push(("version".into(), "not known here".into()));
         lines.push(("flushed".into(), "no".into()));
@@ -47,6 +48,13 @@ pub(super) async fn lines(id: &ObjectId, spec: Option<&DecodeSpec>, service: &Se
         }
     }
     lines
+}
+
+/// What was brought in last: when, from where, how much, and how long that took.
+fn last_fill(id: &ObjectId, spec: Option<&DecodeSpec>, service: &Service) -> String {
+    let Some(fill) = service.reader.last_fill(id, spec) else { return "none that is remembered since the start".into() };
+    let (ago, took) = (fill.ended.elapsed().as_secs(), fill.took.as_secs_f64() * 1e3);
+    format!("{ago} s ago, {}, {} bytes in {took:.1} ms", fill.source, fill.bytes)
 }
 
 /// Who owns the key, who serves it by now, who comes after, and who is asked for what its server lacks.

@@ -7,7 +7,7 @@ use framecache::Page;
 use framecache::spec::{SelectError, Selector};
 use framecache::wire::codec::{self, Message};
 use framecache::wire::{
-    FrameRow, INDEX_BYTES_MAX, IndexBody, IndexKind, IndexPayload, ItemHead, SelectedPayload, Status, VideoFacts,
+    Ext, FrameRow, INDEX_BYTES_MAX, IndexBody, IndexKind, IndexPayload, ItemHead, SelectedPayload, Status, VideoFacts, fact,
 };
 use rkyv::Serialize;
 use rkyv::api::high::HighSerializer;
@@ -22,6 +22,7 @@ use super::{Request, Service};
 use crate::auth::Action;
 use crate::budget::Level;
 use crate::cache::Head;
+use crate::decode::video::{Facts, Ratio};
 use crate::decode::{Trust, VideoIndex};
 use crate::read::ReadError;
 
@@ -31,8 +32,8 @@ type Refused = Box<ItemHead>;
 pub(super) async fn index(body: IndexBody, answer: &mut Answer, service: &Arc<Service>, request: &Request) -> Result<(), Gone> {
     let item = match body.kind.parse::<IndexKind>() {
         Err(error) => Err(refused(Status::Malformed, error.to_string())),
-        Ok(IndexKind::Video { proved }) => part(&body, proved, service, request).await,
-        Ok(IndexKind::Selected(selector)) => selected(&body.uri, &selector, service, request).await,
+        Ok(IndexKind::Video { proved, stream }) => part(&body, proved, stream, service, request).await,
+        Ok(IndexKind::Selected { frames, stream }) => selected(&body.uri, &frames, stream, service, request).await,
         Ok(_) => Err(refused(Status::Malformed, "no such index is kept")),
     };
     match item {
@@ -42,7 +43,13 @@ pub(super) async fn index(body: IndexBody, answer: &mut Answer, service: &Arc<Se
 }
 
 /// A part of the index itself, for the node that decodes by it.
-async fn part(body: &IndexBody, proved: bool, service: &Arc<Service>, request: &Request) -> Result<(ItemHead, Bytes), Refused> {
+async fn part(
+    body: &IndexBody,
+    proved: bool,
+    stream: Option<u32>,
+    service: &Arc<Service>,
+    request: &Request,
+) -> Result<(ItemHead, Bytes), Refused> {
     if request.peer.is_none() {
         return Err(refused(Status::Denied, "only nodes ask for an index itself"));
     }
@@ -50,7 +57,7 @@ async fn part(body: &IndexBody, proved: bool, service: &Arc<Service>, request: &
         return Err(refused(Status::Malformed, "an index is of one version: name it"));
     }
     let trust = if proved { Trust::Proved } else { Trust::Predicted };
-    let (index, head) = found(&body.uri, trust, service, request).await?;
+    let (index, head) = found(&body.uri, stream, trust, service, request).await?;
     let _reserved = service.reader.try_reserve(Level::Lend, index.memory_bytes() as u64).map_err(|error| told(&error))?;
     let whole = index.to_bytes().ok_or_else(|| refused(Status::Internal, "the index cannot be said"))?;
     let total = whole.len() as u64;
@@ -63,10 +70,11 @@ async fn part(body: &IndexBody, proved: bool, service: &Arc<Service>, request: &
 async fn selected(
     uri: &str,
     selector: &Selector,
+    stream: Option<u32>,
     service: &Arc<Service>,
     request: &Request,
 ) -> Result<(ItemHead, Bytes), Refused> {
-    let (index, head) = found(uri, Trust::Predicted, service, request).await?;
+    let (index, head) = found(uri, stream, Trust::Predicted, service, request).await?;
     let frames = index.select(selector).map_err(|error| unselected(&error))?;
     let row = |frame: u64| FrameRow {
         frame,
@@ -78,7 +86,13 @@ async fn selected(
 }
 
 /// The index of the pinned version, or of the current one.
-async fn found(uri: &str, trust: Trust, service: &Arc<Service>, request: &Request) -> Result<(Arc<VideoIndex>, Head), Refused> {
+async fn found(
+    uri: &str,
+    stream: Option<u32>,
+    trust: Trust,
+    service: &Arc<Service>,
+    request: &Request,
+) -> Result<(Arc<VideoIndex>, Head), Refused> {
     let id = permitted(uri, Action::Read, service, request).map_err(Box::new)?;
     let pin = pin(&request.header.version).map_err(Box::new)?;
     let (reader, terms) = (&service.reader, &request.terms);
@@ -88,7 +102,7 @@ async fn found(uri: &str, trust: Trust, service: &Arc<Service>, request: &Reques
             None => reader.head(&id, Page::new(0), terms).await?,
         };
         match reader.is_video(&id, &head, terms).await? {
-            true => Ok((reader.video_index(&id, &head, trust, terms).await?, head)),
+            true => Ok((reader.video_index(&id, stream, &head, trust, terms).await?, head)),
             false => Err(ReadError::Unsupported("no video: it has no index".into())),
         }
     };
@@ -152,8 +166,22 @@ pub(super) fn facts(index: &VideoIndex, size: u64) -> VideoFacts {
         trust: facts.trust as u8,
         damaged: facts.damaged,
         pts_synthesized: index.is_synthesized(),
-        ext: Vec::new(),
+        ext: additions(facts),
     }
+}
+
+/// What was added to the facts.
+fn additions(facts: &Facts) -> Ext {
+    let ratio = |ratio: Ratio| {
+        let (over, under) = halves(ratio.numerator, ratio.denominator);
+        [over.to_le_bytes(), under.to_le_bytes()].concat()
+    };
+    // An index names no stream past a byte.
+    let byte = |stream: &u32| *stream as u8;
+    let header_fps = facts.header_fps.map(|fps| (fact::HEADER_FPS, ratio(fps)));
+    let sample_aspect = facts.sample_aspect.map(|aspect| (fact::SAMPLE_ASPECT, ratio(aspect)));
+    let streams = [(fact::STREAM, vec![byte(&facts.stream)]), (fact::STREAMS, facts.streams.iter().map(byte).collect())];
+    header_fps.into_iter().chain(sample_aspect).chain(streams).collect()
 }
 
 /// H.273: nothing is said.

@@ -97,11 +97,11 @@ fn decodable(body: &DecodeBody, request: &Request) -> Result<Vec<DecodeSpec>, Bo
 fn item(entry: Entry, service: &Service, request: &Request) -> (ItemHead, Bytes) {
     let Entry { head, body } = entry;
     let ext = age(&head, service, request);
-    let (tensor, payload) = match body {
-        Body::Raw(bytes) => (None, bytes),
-        Body::Frame(tensor) => (Some(tensor.head.into()), tensor.data),
-    };
-    (ItemHead { size: head.size, version: head.version.as_str().to_owned(), tensor, ext, ..ItemHead::default() }, payload)
+    let item = ItemHead { size: head.size, version: head.version.as_str().to_owned(), ext, ..ItemHead::default() };
+    match body {
+        Body::Raw(bytes) => (item, bytes),
+        Body::Frame(tensor) => (item.with_tensor(&tensor.head), tensor.data),
+    }
 }
 
 /// What another node is told besides: how old the head is, so that no policy trusts it for longer than one node would.

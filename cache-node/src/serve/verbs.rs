@@ -250,10 +250,9 @@ async fn frames(body: FramesBody, answer: &mut Answer, service: &Arc<Service>, r
             match frame {
                 Err(head) => refused.push(of(head)),
                 Ok(ServedFrame { head, tensor, reservation }) => {
-                    let tensor_head = Some(tensor.head.into());
                     let version = head.version.as_str().to_owned();
                     let ext = peers::age(&head, service, request);
-                    let head = of(ItemHead { size: head.size, version, tensor: tensor_head, ext, ..ItemHead::default() });
+                    let head = of(ItemHead { size: head.size, version, ext, ..ItemHead::default() }.with_tensor(&tensor.head));
                     made.push((head, tensor.data, reservation));
                 }
             }
@@ -320,8 +319,9 @@ async fn frame(
 }
 
 async fn stat(body: ObjectsBody, answer: &mut Answer, service: &Arc<Service>, request: &Request) -> Result<(), Gone> {
+    let spec = &body.spec;
     let facts = async |(index, uri): (usize, String)| {
-        let facts = facts(&uri, service, request).await;
+        let facts = facts(&uri, spec, service, request).await;
         let (head, payload) = facts.unwrap_or_else(|head| (head, Bytes::new()));
         (ItemHead { index: index as u32, last: true, ..head }, payload)
     };
@@ -333,13 +333,20 @@ async fn stat(body: ObjectsBody, answer: &mut Answer, service: &Arc<Service>, re
     Ok(())
 }
 
-async fn facts(uri: &str, service: &Arc<Service>, request: &Request) -> Result<(ItemHead, Bytes), ItemHead> {
+async fn facts(uri: &str, spec: &str, service: &Arc<Service>, request: &Request) -> Result<(ItemHead, Bytes), ItemHead> {
     let id = permitted(uri, Action::Read, service, request)?;
+    // Of a spec only the stream says which facts are meant.
+    let stream = spec.parse::<DecodeSpec>().ok().and_then(|spec| spec.image().stream);
     let reader = &service.reader;
     let found = async || {
         let head = reader.head(&id, Page::new(0), &request.terms).await?;
         let media = match reader.is_video(&id, &head, &request.terms).await? {
-            true => video(reader.video_index(&id, &head, Trust::Predicted, &request.terms).await, head.size)?,
+            true => {
+                let index = reader.video_index(&id, stream, &head, Trust::Predicted, &request.terms).await;
+                // Whoever names a stream is told what is wrong with it.
+                video(if stream.is_some() { Ok(index?) } else { index }, head.size)?
+            }
+            false if stream.is_some() => return Err(ReadError::Unsupported("no video: it has no streams".into())),
             false => media(reader.probe(&id, &head, &request.terms).await)?,
         };
         Ok((media, head))
@@ -354,9 +361,11 @@ async fn facts(uri: &str, service: &Arc<Service>, request: &Request) -> Result<(
 fn media(probe: Result<Probe, ReadError>) -> Result<(StatPayload, Ext), ReadError> {
     let probe = match probe {
         Ok(probe) => probe,
-        Err(ReadError::Undecodable(_) | ReadError::Unsupported(_) | ReadError::TooLarge(_)) => {
+        Err(error @ (ReadError::Undecodable(_) | ReadError::Unsupported(_) | ReadError::TooLarge(_))) => {
             let none = StatPayload { format: String::new(), width: 0, height: 0, orientation: 1, decode_bytes: 0 };
-            return Ok((none, Ext::new()));
+            let ItemHead { status, message, .. } = read_failure(&error);
+            let words = &message.as_bytes()[..message.floor_char_boundary(ext::REFUSED_BYTES_MAX)];
+            return Ok((none, vec![(ext::REFUSED, [&status.to_le_bytes(), words].concat())]));
         }
         Err(error) => return Err(error),
     };

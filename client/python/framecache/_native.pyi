@@ -182,6 +182,14 @@ class Video:
     @property
     def average_fps(self) -> float | None: ...
     @property
+    def header_fps(self) -> float | None: ...
+    @property
+    def sample_aspect(self) -> tuple[int, int] | None: ...
+    @property
+    def stream(self) -> int | None: ...
+    @property
+    def streams(self) -> list[int]: ...
+    @property
     def duration_seconds(self) -> float | None: ...
     @property
     def begin_stream_seconds(self) -> float | None: ...
@@ -223,6 +231,7 @@ class Video:
         spec: Image | str | None = None,
         *,
         damaged: Literal["error", "keep"] = "error",
+        transport: Literal["rgb", "yuv420"] = "rgb",
         out: Any = None,
         timeout: float | None = None,
         **image: Any,
@@ -233,6 +242,7 @@ class Video:
         spec: Image | str | None = None,
         *,
         damaged: Literal["error", "keep"] = "error",
+        transport: Literal["rgb", "yuv420"] = "rgb",
         out: Any = None,
         timeout: float | None = None,
         **image: Any,
@@ -245,6 +255,7 @@ class Video:
         spec: Image | str | None = None,
         *,
         damaged: Literal["error", "keep"] = "error",
+        transport: Literal["rgb", "yuv420"] = "rgb",
         out: Any = None,
         timeout: float | None = None,
         **image: Any,
@@ -255,6 +266,7 @@ class Video:
         spec: Image | str | None = None,
         *,
         damaged: Literal["error", "keep"] = "error",
+        transport: Literal["rgb", "yuv420"] = "rgb",
         out: Any = None,
         timeout: float | None = None,
         **image: Any,
@@ -353,9 +365,11 @@ class Client:
         timeout: float | None = None,
         *,
         damaged: Literal["error", "keep"] = "error",
+        transport: Literal["rgb", "yuv420"] = "rgb",
+        stream: int | None = None,
         **image: Any,
     ) -> Clips: ...
-    def video(self, uri: str, timeout: float | None = None) -> Video: ...
+    def video(self, uri: str, timeout: float | None = None, *, stream: int | None = None) -> Video: ...
     def stat(self, uri: str, timeout: float | None = None) -> Stat: ...
     def list(self, prefix: str, timeout: float | None = None) -> Listing: ...
     def explain(self, uri: str, spec: Image | str | None = None, timeout: float | None = None) -> dict[str, str]: ...

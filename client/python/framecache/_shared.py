@@ -16,8 +16,8 @@ def shared_client() -> Client:
     return Client("env")
 
 
-def opened(uri: Any, client: Client | None) -> Video:
-    """The video at `uri`, by `client` or by the shared one.
+def opened(uri: Any, client: Client | None, stream: int | None = None) -> Video:
+    """The video at `uri`, its best stream or that of an index, by `client` or by the shared one.
 
     Raises ``TypeError`` for what is no address, ``RuntimeError`` for what is no video (as the libraries do whose place is taken),
     and otherwise what ``Client.video`` raises.
@@ -27,7 +27,7 @@ def opened(uri: Any, client: Client | None) -> Video:
     if not isinstance(uri, str):
         raise TypeError(f"a video is named by its address (s3://bucket/key), not by a {type(uri).__name__}")
     try:
-        video = (client or shared_client()).video(uri)
+        video = (client or shared_client()).video(uri, stream=stream)
     except (UndecodableError, UnsupportedError) as error:
         raise RuntimeError(f"{uri} cannot be read as a video: {error}") from error
     if not video.num_frames:

@@ -19,6 +19,7 @@ import math
 import numbers
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Literal
 
 from ._native import Client, Frames, Image, Video
@@ -123,13 +124,13 @@ def _metadata(video: Video) -> VideoStreamMetadata:
         begin_stream_seconds_from_header=None,
         bit_rate=video.size * 8 / seconds if seconds else None,
         codec=video.codec,
-        stream_index=0,
+        stream_index=video.stream or 0,
         media_type="video",
         width=width,
         height=height,
         num_frames_from_header=video.num_frames_header,
-        average_fps_from_header=video.average_fps,
-        pixel_aspect_ratio=None,
+        average_fps_from_header=video.header_fps or video.average_fps,
+        pixel_aspect_ratio=Fraction(*video.sample_aspect) if video.sample_aspect else None,
         # torchcodec names a rotation only where there is one.
         rotation=float(video.rotation) if video.rotation % 360 else None,
         color_primaries=video.color_primaries,
@@ -154,8 +155,8 @@ class VideoDecoder:
     is where tensors are put. ``client`` is a ``framecache.Client``; without one, one for the environment's cluster is shared by
     the process. ``spec`` is a ``framecache.Image``, which then says whether frames are rotated; its keywords may stand in its
     place, and frames are rotated as they are meant to be seen. ``num_ffmpeg_threads`` and ``seek_mode`` are accepted, and change
-    nothing. ``damaged="keep"`` has frames served whose loss was concealed. Not available: streams other than FFmpeg's choice,
-    ``transforms``, ``output_dtype`` other than uint8, ``custom_frame_mappings``.
+    nothing. ``damaged="keep"`` has frames served whose loss was concealed. ``stream_index`` takes another
+    stream than FFmpeg's best. Not available: ``transforms``, ``output_dtype`` other than uint8, ``custom_frame_mappings``.
 
     Raises ``ValueError`` for what is not available, ``RuntimeError`` where the object is no video, ``FileNotFoundError`` where
     there is none.
@@ -189,7 +190,6 @@ class VideoDecoder:
         if output_dtype not in (None, torch.uint8):
             raise ValueError(f"output_dtype is {output_dtype}; frames are torch.uint8")
         for name, value in (
-            ("stream_index", stream_index),
             ("transforms", transforms),
             ("custom_frame_mappings", custom_frame_mappings),
         ):
@@ -198,7 +198,7 @@ class VideoDecoder:
         if "layout" in image:
             raise ValueError("layout is said by dimension_order")
         self._torch = torch
-        self._video = opened(source, client)
+        self._video = opened(source, client, stream_index)
         self._order, self._device = dimension_order, device
         self._wanted: dict[str, Any] = {"damaged": damaged}
         if spec is None:

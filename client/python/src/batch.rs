@@ -5,14 +5,15 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use framecache::client::Outcome;
+use framecache::frame::Dtype;
 use framecache::{Error, Pictures, Version};
-use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyIterator, PyList, PyString, PyTuple};
 
 use crate::error::{build, exception, invalid};
 use crate::tensor::{Array, Facts, Pixels, Tensor};
+use crate::wanted::Out;
 
 /// What happens to a picture that cannot be had because of itself: missing, denied, broken, unsupported, too large.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,7 +65,8 @@ pub(crate) struct Received {
     pub(crate) pictures: Pictures,
     pub(crate) outcomes: Vec<Outcome>,
     pub(crate) keys: Vec<Py<PyString>>,
-    pub(crate) out: Option<PyBuffer<u8>>,
+    pub(crate) out: Option<Out>,
+    pub(crate) dtype: Dtype,
     pub(crate) on_error: OnError,
 }
 
@@ -86,7 +88,7 @@ impl Received {
         let (outcomes, count) = (&self.outcomes, self.pictures.len());
         let part = Part::of(&mut self.pictures, 0..count, |index| outcomes[index].as_ref().ok());
         let owner = Arc::new(Pixels::new(self.pictures, self.out));
-        Ok(part.batch(&owner, errors.unbind(), keys))
+        Ok(part.batch(&owner, self.dtype, errors.unbind(), keys))
     }
 
     /// Removes the slots without a picture; those after move up.
@@ -129,14 +131,14 @@ impl Part {
         Self { slots: found, whole: whole(pictures, slots) }
     }
 
-    /// As Python has it. `owner` holds the memory.
-    pub(crate) fn batch(self, owner: &Arc<Pixels>, errors: Py<PyDict>, keys: Py<PyList>) -> Batch {
+    /// As Python has it. `owner` holds the memory, of numbers of that type.
+    pub(crate) fn batch(self, owner: &Arc<Pixels>, dtype: Dtype, errors: Py<PyDict>, keys: Py<PyList>) -> Batch {
         let slots = self.slots.into_iter().map(|(pointer, shape, facts)| Slot {
-            array: Array::new(owner.clone(), pointer, &shape),
+            array: Array::new(owner.clone(), pointer, &shape, dtype),
             valid: facts.version.is_some(),
             facts,
         });
-        let data = self.whole.map(|(pointer, shape)| Array::new(owner.clone(), pointer, &shape));
+        let data = self.whole.map(|(pointer, shape)| Array::new(owner.clone(), pointer, &shape, dtype));
         Batch { slots: slots.collect(), data, errors, keys }
     }
 }

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use framecache::client::Listing as Page;
+use framecache::spec::STREAMS_MAX;
 use framecache::wire::Trace;
 use framecache::{Call, ClientConfig, Error, ErrorKind, ObjectId};
 use pyo3::exceptions::PyTypeError;
@@ -21,7 +22,7 @@ use crate::process::{PerProcess, wait};
 use crate::raw::Raw;
 use crate::settings;
 use crate::spec::spec_of;
-use crate::video::{Video, frame_spec};
+use crate::video::{Video, frame_spec, transport_of};
 use crate::wanted::Wanted;
 
 /// A client of a cluster.
@@ -91,13 +92,13 @@ impl Client {
     ) -> PyResult<Batch> {
         let out = out.map(|out| wanted.buffer(out)).transpose()?;
         let slots = wanted.slots(out.as_ref(), self.config.memory).map_err(|error| exception(py, &error))?;
-        let (client, call) = (self.connected(py)?, call(py, timeout)?);
+        let (client, call, dtype) = (self.connected(py)?, call(py, timeout)?, wanted.dtype());
         // `out` is held here until the work is gone, however it ends.
         let (pictures, outcomes) = wait(py, async move {
             let outcomes = wanted.ask(&client, &slots, &call).await;
             (slots.finish(), outcomes)
         })?;
-        Received { pictures, outcomes, keys, out, on_error }.batch(py)
+        Received { pictures, outcomes, keys, out, dtype, on_error }.batch(py)
     }
 
     pub(crate) fn list_page(
@@ -206,7 +207,8 @@ impl Client {
 
     /// Frames of many videos in one call: ``clips`` are pairs of an address and the indices of its frames, negative ones from the end,
     /// in any order, as often as you like; in place of indices a selection as text, ``"video?fps=2&from=1.5&to=4"``. ``spec`` and its
-    /// keywords are those of ``Video.get_frames_at``. Each video's frames are of one version.
+    /// keywords are those of ``Video.get_frames_at``, and so are ``damaged`` and ``transport``; ``stream`` is that of ``video``, the same
+    /// for all. Each video's frames are of one version.
     ///
     /// ``on_error`` is as for ``images``, and speaks of whole clips: one bad frame makes a bad clip. An index that is not there raises
     /// ``OutOfRangeError`` (an ``IndexError``) that names those that are, whatever ``on_error`` says.
@@ -217,7 +219,9 @@ impl Client {
     /// >>> clips = fc.Client("env").clips([("s3://photos/fun/ball.gif", [0, 2]), ("s3://photos/fun/ball.gif", [1, 1])], short=64)
     /// >>> clips.data.shape, clips[1].indices
     /// ((2, 2, 64, 64, 3), [1, 1])
-    #[pyo3(signature = (clips, spec=None, on_error="raise", out=None, timeout=None, *, damaged="error", **image))]
+    #[pyo3(signature = (
+        clips, spec=None, on_error="raise", out=None, timeout=None, *, damaged="error", transport="rgb", stream=None, **image
+    ))]
     #[expect(clippy::too_many_arguments, reason = "each is a keyword of its own")]
     fn clips(
         &self,
@@ -228,27 +232,41 @@ impl Client {
         out: Option<&Bound<'_, PyAny>>,
         timeout: Option<f64>,
         damaged: &str,
+        transport: &str,
+        stream: Option<i64>,
         image: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Clips> {
-        let (spec, on_error) = (frame_spec(py, spec, damaged, image)?, OnError::parse(py, on_error)?);
-        clips::receive(self, py, Asked { clips, spec, on_error, out, timeout })
+        let spec = frame_spec(py, spec, damaged, stream_of(py, stream)?, image)?;
+        let (transport, on_error) = (transport_of(py, transport)?, OnError::parse(py, on_error)?);
+        clips::receive(self, py, Asked { clips, spec, transport, on_error, out, timeout })
     }
 
     /// What a video, an animation (GIF, WebP, PNG, AVIF) or a TIFF of several pages is; its frames are then asked for.
     ///
+    /// Of a video with several streams ``stream`` takes one by its index in the file, and not FFmpeg's best; ``UnsupportedError`` names
+    /// those that there are.
+    ///
     /// >>> video = fc.Client("env").video("s3://photos/fun/ball.gif")
     /// >>> video.width, video.height
     /// (96, 96)
-    #[pyo3(signature = (uri, timeout=None))]
-    fn video(slf: &Bound<'_, Self>, uri: Bound<'_, PyString>, timeout: Option<f64>) -> PyResult<Video> {
+    #[pyo3(signature = (uri, timeout=None, *, stream=None))]
+    fn video(slf: &Bound<'_, Self>, uri: Bound<'_, PyString>, timeout: Option<f64>, stream: Option<i64>) -> PyResult<Video> {
         let py = slf.py();
         let id = object(py, &uri.to_cow()?)?;
-        let facts = slf.get().ask(py, timeout, |client, call| async move { client.stat(&id, &call).await })?;
+        let stream = stream_of(py, stream)?;
+        let stat = |client: framecache::Client, call| async move {
+            match stream {
+                Some(stream) => client.stat_stream(&id, stream, &call).await,
+                None => client.stat(&id, &call).await,
+            }
+        };
+        let facts = slf.get().ask(py, timeout, stat)?;
         if facts.media.format.is_empty() {
-            let error = Error::new(ErrorKind::Undecodable, "neither a video nor an animation nor a picture");
+            let none = || Error::new(ErrorKind::Undecodable, "neither a video nor an animation nor a picture");
+            let error = facts.refused.unwrap_or_else(none);
             return Err(exception(py, &Error { uri: Some(uri.to_string()), ..error }));
         }
-        Ok(Video::new(slf.clone().unbind(), uri.unbind(), facts))
+        Ok(Video::new(slf.clone().unbind(), uri.unbind(), facts, stream))
     }
 
     /// Version, size and media facts of an object, without its bytes.
@@ -337,6 +355,14 @@ impl Client {
         let state = if self.closed.load(Ordering::Relaxed) { ", closed" } else { "" };
         format!("<framecache.Client: {}{state}>", self.config.addresses.join(","))
     }
+}
+
+fn stream_of(py: Python<'_>, stream: Option<i64>) -> PyResult<Option<u32>> {
+    let known = |stream: i64| {
+        let known = u32::try_from(stream).ok().filter(|&stream| stream < STREAMS_MAX);
+        known.ok_or_else(|| invalid(py, format!("stream={stream}: want the index of a stream in its file, 0 to 63")))
+    };
+    stream.map(known).transpose()
 }
 
 pub(crate) fn call(py: Python<'_>, timeout: Option<f64>) -> PyResult<Call> {

@@ -4,11 +4,11 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
-use framecache::client::{Clip, ClipSlots, FoundClip, Outcome};
+use framecache::client::{Clip, ClipSlots, FoundClip, Outcome, Transport};
+use framecache::frame::Dtype;
 use framecache::spec::{Selector, SpecError};
 use framecache::wire::FrameRow;
 use framecache::{Batch as Slots, Call, Error, ImageSpec, Pictures, Version};
-use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyIndexError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyIterator, PyList, PyString, PyTuple};
@@ -16,10 +16,11 @@ use pyo3::types::{PyDict, PyIterator, PyList, PyString, PyTuple};
 use crate::batch::{OnError, Part, listed, whole};
 use crate::client::{Client, call, object};
 use crate::error::{build, exception, invalid};
+use crate::frames::Frames;
 use crate::process::wait;
 use crate::tensor::{Array, Facts, Pixels, Tensor};
-use crate::video::{Frames, of_selector};
-use crate::wanted;
+use crate::video::of_selector;
+use crate::wanted::Out;
 
 /// Frames of several videos, one clip each, in the order they were asked for.
 ///
@@ -37,7 +38,9 @@ pub(crate) struct Clips {
 /// What is asked for, as Python says it.
 pub(crate) struct Asked<'a, 'py> {
     pub(crate) clips: &'a Bound<'py, PyAny>,
+    /// Also of which stream.
     pub(crate) spec: ImageSpec,
+    pub(crate) transport: Transport,
     pub(crate) on_error: OnError,
     pub(crate) out: Option<&'a Bound<'py, PyAny>>,
     pub(crate) timeout: Option<f64>,
@@ -45,11 +48,11 @@ pub(crate) struct Asked<'a, 'py> {
 
 /// Asks for clips, and waits until they are in.
 pub(crate) fn receive(client: &Client, py: Python<'_>, asked: Asked<'_, '_>) -> PyResult<Clips> {
-    let Asked { clips, spec, on_error, out, timeout } = asked;
+    let Asked { clips, spec, transport, on_error, out, timeout } = asked;
     let (keys, clips) = entries(clips)?;
     let (connected, call, began) = (client.connected(py)?, call(py, timeout)?, Instant::now());
-    let (finder, wanted) = (connected.clone(), clips.clone());
-    let found = wait(py, async move { finder.find_clips(&wanted, &call).await })?;
+    let (finder, wanted, stream, dtype) = (connected.clone(), clips.clone(), spec.stream, spec.dtype);
+    let found = wait(py, async move { finder.find_clips(&wanted, stream, &call).await })?;
     let wrong = |(found, clip): (Result<FoundClip, Error>, &Clip)| found.map_err(|error| of_selector(&clip.frames, error));
     let found: Vec<_> = found.into_iter().zip(&clips).map(wrong).collect();
     if let Some(error) = found.iter().filter_map(|found| found.as_ref().err()).find(|error| on_error.raises(error)) {
@@ -57,12 +60,12 @@ pub(crate) fn receive(client: &Client, py: Python<'_>, asked: Asked<'_, '_>) -> 
     }
 
     let agreed = agreed(&found, &clips, &spec, on_error);
-    let out = out.map(|out| buffer(out, clips.len(), agreed)).transpose()?;
+    let out = out.map(|out| buffer(out, clips.len(), agreed, dtype)).transpose()?;
     let room = Room::of(&found, &clips, &spec, agreed, out.as_ref(), client.memory()).map_err(|error| exception(py, &error))?;
     let Room { batches, places } = room;
     // One deadline for both.
     let left = call.timeout.unwrap_or(client.timeout()).saturating_sub(began.elapsed());
-    let (slots, call) = (places.clone(), Call { timeout: Some(left), ..call });
+    let (slots, call) = (places.clone(), Call { timeout: Some(left), transport, ..call });
     // `out` is held here until the work is gone, however it ends.
     let (found, outcomes, pictures) = wait(py, async move {
         let placed = found.iter().zip(&slots).filter_map(|(found, place)| {
@@ -83,7 +86,7 @@ pub(crate) fn receive(client: &Client, py: Python<'_>, asked: Asked<'_, '_>) -> 
         };
         Received { key, place, rows, ended }
     });
-    clips_of(py, received.collect(), pictures, out, agreed, on_error)
+    clips_of(py, received.collect(), pictures, (out, dtype), agreed, on_error)
 }
 
 /// Addresses, and what is wanted of each: pairs with a list of indices, or with a selection as text.
@@ -146,11 +149,11 @@ fn named(clip: &Clip) -> Option<usize> {
 }
 
 /// The buffer of `out`, if all clips fit it exactly.
-fn buffer(out: &Bound<'_, PyAny>, clips: usize, agreed: Option<Agreed>) -> PyResult<PyBuffer<u8>> {
+fn buffer(out: &Bound<'_, PyAny>, clips: usize, agreed: Option<Agreed>, dtype: Dtype) -> PyResult<Out> {
     let Some((frames, Some([a, b, c]))) = agreed else {
         return Err(invalid(out.py(), "out= wants clips of as many frames each, and frames of one size, as by size or crop"));
     };
-    wanted::buffer(out, &[clips, frames, a as usize, b as usize, c as usize])
+    Out::of(out, &[clips, frames, a as usize, b as usize, c as usize], dtype)
 }
 
 /// The slots of one clip.
@@ -174,7 +177,7 @@ impl Room {
         clips: &[Clip],
         spec: &ImageSpec,
         agreed: Option<Agreed>,
-        out: Option<&PyBuffer<u8>>,
+        out: Option<&Out>,
         memory: u64,
     ) -> Result<Self, Error> {
         let count = |(found, clip): (&Result<FoundClip, Error>, &Clip)| match (found, agreed) {
@@ -185,11 +188,11 @@ impl Room {
         let counts: Vec<usize> = found.iter().zip(clips).map(count).collect();
         let all: usize = counts.iter().sum();
         let fits = |count: usize, shape: [u32; 3]| {
-            let sides = shape.iter().fold(count as u64, |bytes, &side| bytes.saturating_mul(side.into()));
+            let sides = shape.iter().fold((count * spec.dtype.bytes()) as u64, |bytes, &side| bytes.saturating_mul(side.into()));
             spec.fixed_shape().is_some() || sides <= memory
         };
         let slots = |count, shape: Option<[u32; 3]>| match shape.filter(|&shape| fits(count, shape)) {
-            Some(shape) => Slots::fixed(count, shape),
+            Some(shape) => Slots::fixed_of(count, shape, spec.dtype),
             None => Ok(Slots::new(count, memory)),
         };
         let together = agreed.filter(|(_, shape)| out.is_some() || shape.is_none_or(|shape| fits(all, shape)));
@@ -201,7 +204,7 @@ impl Room {
         };
         let batch = match (out, shape) {
             // SAFETY: `receive` holds `out` exported until the batch is gone.
-            (Some(out), Some(shape)) => unsafe { wanted::external(all, shape, out) }?,
+            (Some(out), Some(shape)) => unsafe { out.slots(all, shape, spec.dtype) }?,
             _ => slots(all, shape)?,
         };
         Ok(Self { batches: vec![batch], places: side_by_side(counts) })
@@ -239,7 +242,7 @@ fn clips_of(
     py: Python<'_>,
     mut received: Vec<Received>,
     mut pictures: Vec<Pictures>,
-    mut out: Option<PyBuffer<u8>>,
+    (mut out, dtype): (Option<Out>, Dtype),
     agreed: Option<Agreed>,
     on_error: OnError,
 ) -> PyResult<Clips> {
@@ -276,12 +279,12 @@ fn clips_of(
         _ => Err(why_apart(&parts)),
     };
     let owners: Vec<Arc<Pixels>> = pictures.into_iter().map(|pictures| Arc::new(Pixels::new(pictures, out.take()))).collect();
-    let data = data.map(|(pointer, [_, a, b, c])| Array::new(owners[0].clone(), pointer, &[parts.len(), frames, a, b, c]));
+    let data = data.map(|(pointer, [_, a, b, c])| Array::new(owners[0].clone(), pointer, &[parts.len(), frames, a, b, c], dtype));
     let valid = received.iter().map(|clip| clip.ended.is_ok()).collect();
     let keys = PyList::new(py, received.iter().map(|clip| &clip.key))?.unbind();
     let of_part = |(clip, part): (Received, Part)| {
         let keys = PyList::new(py, clip.rows.iter().map(|_| &clip.key))?.unbind();
-        let batch = part.batch(&owners[clip.place.batch], PyDict::new(py).unbind(), keys);
+        let batch = part.batch(&owners[clip.place.batch], dtype, PyDict::new(py).unbind(), keys);
         Py::new(py, Frames::new(py, batch, clip.rows)?)
     };
     let clips = received.into_iter().zip(parts).map(of_part).collect::<PyResult<_>>()?;

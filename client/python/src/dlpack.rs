@@ -72,7 +72,10 @@ enum Memory {
 pub(crate) fn capsule<'py>(py: Python<'py>, array: &Array, versioned: bool, copy: bool) -> PyResult<Bound<'py, PyAny>> {
     let numbers = |numbers: &[ffi::Py_ssize_t]| numbers.iter().map(|&n| n as i64).collect();
     let mut owned = Owned { shape: numbers(&array.shape), strides: numbers(&array.strides), memory: memory(array, copy) };
-    let tensor = tensor(&mut owned);
+    let number = array.dtype.bytes();
+    // DLPack counts them in numbers.
+    owned.strides.iter_mut().for_each(|stride| *stride /= number as i64);
+    let tensor = tensor(&mut owned, number);
     if versioned {
         let flags = if copy { FLAG_COPIED } else { 0 };
         let deleter: Option<unsafe extern "C" fn(*mut ManagedVersioned)> = Some(delete::<ManagedVersioned>);
@@ -95,7 +98,7 @@ fn memory(array: &Array, copy: bool) -> Memory {
 }
 
 /// The pointers stay right when `owned` moves: they point into its boxes.
-fn tensor(owned: &mut Owned) -> DlTensor {
+fn tensor(owned: &mut Owned, number: usize) -> DlTensor {
     let data = match &mut owned.memory {
         Memory::Shared(array) => array.pointer,
         Memory::Copied(bytes) => bytes.as_mut_ptr(),
@@ -106,7 +109,7 @@ fn tensor(owned: &mut Owned) -> DlTensor {
         device_id: HOST.1,
         ndim: owned.shape.len() as i32,
         code: 1,
-        bits: 8,
+        bits: 8 * number as u8,
         lanes: 1,
         shape: owned.shape.as_mut_ptr(),
         strides: owned.strides.as_mut_ptr(),

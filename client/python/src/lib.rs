@@ -13,6 +13,7 @@ mod crop;
 mod dlpack;
 mod error;
 mod facts;
+mod frames;
 mod process;
 mod raw;
 mod settings;
@@ -30,7 +31,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<spec::Image>()?;
     module.add_class::<crop::RandomResizedCrop>()?;
     module.add_class::<video::Video>()?;
-    module.add_class::<video::Frames>()?;
+    module.add_class::<frames::Frames>()?;
     module.add_class::<clips::Clips>()?;
     module.add_class::<batch::Batch>()?;
     module.add_class::<tensor::Tensor>()?;

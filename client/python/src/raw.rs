@@ -2,6 +2,7 @@
 
 use std::ffi::c_int;
 
+use framecache::frame::Dtype;
 use pyo3::ffi;
 use pyo3::prelude::*;
 
@@ -62,6 +63,6 @@ impl Raw {
         let this = slf.get();
         let (pointer, shape, strides) = (this.raw.bytes.as_ptr().cast_mut(), &this.shape[..], &this.strides[..]);
         // SAFETY: the memory and the arrays live in `slf`, which never moves nor changes, and which the view keeps.
-        unsafe { fill_view(view, flags, slf.as_any(), pointer, shape, strides, true) }
+        unsafe { fill_view(view, flags, slf.as_any(), (pointer, Dtype::U8), shape, strides, true) }
     }
 }

@@ -4,35 +4,38 @@ use std::ffi::{c_char, c_int};
 use std::sync::Arc;
 
 use framecache::Pictures;
-use pyo3::buffer::PyBuffer;
+use framecache::frame::Dtype;
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
 use crate::dlpack;
+use crate::wanted::Out;
 
 /// The memory of a batch. From the moment that Python may see it, only Python reads and writes it; we keep it alive.
 pub(crate) struct Pixels {
     /// Owns the memory, unless `out` does.
     _pictures: Pictures,
     /// The caller's buffer, exported (so neither moved nor freed) as long as a tensor of it lives.
-    _out: Option<PyBuffer<u8>>,
+    _out: Option<Out>,
 }
 
 impl Pixels {
-    pub(crate) fn new(pictures: Pictures, out: Option<PyBuffer<u8>>) -> Self {
+    pub(crate) fn new(pictures: Pictures, out: Option<Out>) -> Self {
         Self { _pictures: pictures, _out: out }
     }
 }
 
-/// Where an array of bytes lies, and its shape. Row-major without padding.
+/// Where an array lies, and its shape. Row-major without padding.
 #[derive(Clone)]
 pub(crate) struct Array {
     /// Keeps the memory alive.
     _owner: Arc<Pixels>,
     pub(crate) pointer: *mut u8,
+    pub(crate) dtype: Dtype,
     pub(crate) shape: Vec<ffi::Py_ssize_t>,
+    /// In bytes.
     pub(crate) strides: Vec<ffi::Py_ssize_t>,
 }
 
@@ -42,17 +45,18 @@ unsafe impl Send for Array {}
 unsafe impl Sync for Array {}
 
 impl Array {
-    /// `pointer` must be valid for the product of `shape` as long as `owner` lives; it is not read where that product is 0.
-    pub(crate) fn new(owner: Arc<Pixels>, pointer: *mut u8, shape: &[usize]) -> Self {
-        let mut strides = vec![1; shape.len()];
+    /// `pointer` must be valid for as many numbers as the product of `shape` as long as `owner` lives; it is not read where that is 0.
+    pub(crate) fn new(owner: Arc<Pixels>, pointer: *mut u8, shape: &[usize], dtype: Dtype) -> Self {
+        let mut strides = vec![dtype.bytes() as ffi::Py_ssize_t; shape.len()];
         for dimension in (1..shape.len()).rev() {
             strides[dimension - 1] = strides[dimension] * shape[dimension] as ffi::Py_ssize_t;
         }
-        Self { _owner: owner, pointer, shape: shape.iter().map(|&side| side as ffi::Py_ssize_t).collect(), strides }
+        let shape = shape.iter().map(|&side| side as ffi::Py_ssize_t).collect();
+        Self { _owner: owner, pointer, dtype, shape, strides }
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        self.shape.iter().product::<ffi::Py_ssize_t>() as usize
+        self.shape.iter().product::<ffi::Py_ssize_t>() as usize * self.dtype.bytes()
     }
 }
 
@@ -65,7 +69,8 @@ pub(crate) struct Facts {
     pub(crate) pts_seconds: Option<f64>,
 }
 
-/// Pixels: uint8, row-major. One picture is ``[height, width, 3]``, a whole batch ``[pictures, height, width, 3]``.
+/// Pixels: uint8, or uint16 of a video by ``dtype="u16"``; row-major. One picture is ``[height, width, 3]``, a whole batch
+/// ``[pictures, height, width, 3]``.
 ///
 /// The memory is the one that the pixels were received into. ``numpy.asarray(t)``, ``numpy.from_dlpack(t)``,
 /// ``torch.from_dlpack(t)`` and ``memoryview(t)`` use it without a copy, may write to it, and keep it alive. A picture of a batch
@@ -84,10 +89,10 @@ impl Tensor {
         PyTuple::new(py, &self.array.shape)
     }
 
-    /// The type of the numbers: always ``"uint8"``.
+    /// The type of the numbers, by numpy's name: ``"uint8"`` or ``"uint16"``.
     #[getter]
     fn dtype(&self) -> &'static str {
-        "uint8"
+        self.array.dtype.name()
     }
 
     /// Number of bytes.
@@ -126,13 +131,13 @@ impl Tensor {
 
     fn __repr__(&self) -> String {
         let shape: Vec<String> = self.array.shape.iter().map(ToString::to_string).collect();
-        format!("<framecache.Tensor: uint8 [{}]>", shape.join(", "))
+        format!("<framecache.Tensor: {} [{}]>", self.dtype(), shape.join(", "))
     }
 
     unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
         let array = &slf.get().array;
         // SAFETY: the memory and the arrays live in `slf`, which never moves nor changes, and which the view keeps.
-        unsafe { fill_view(view, flags, slf.as_any(), array.pointer, &array.shape, &array.strides, false) }
+        unsafe { fill_view(view, flags, slf.as_any(), (array.pointer, array.dtype), &array.shape, &array.strides, false) }
     }
 
     /// A DLPack capsule over the same memory (Array API standard): versioned if ``max_version`` is ``(1, 0)`` or above.
@@ -161,7 +166,7 @@ impl Tensor {
     }
 }
 
-/// Fills a view of row-major bytes.
+/// Fills a view of row-major numbers.
 ///
 /// # Safety
 /// `view` is the caller's, to be filled. `pointer`, `shape` and `strides` stay valid and unchanged as long as `owner` lives.
@@ -169,7 +174,7 @@ pub(crate) unsafe fn fill_view(
     view: *mut ffi::Py_buffer,
     flags: c_int,
     owner: &Bound<'_, PyAny>,
-    pointer: *mut u8,
+    (pointer, dtype): (*mut u8, Dtype),
     shape: &[ffi::Py_ssize_t],
     strides: &[ffi::Py_ssize_t],
     readonly: bool,
@@ -184,17 +189,19 @@ pub(crate) unsafe fn fill_view(
     if shape.len() > 1 && asks(ffi::PyBUF_F_CONTIGUOUS) {
         return Err(PyBufferError::new_err("pixels are row-major, not column-major"));
     }
-    static FORMAT: [c_char; 2] = [b'B' as c_char, 0];
+    static BYTES: [c_char; 2] = [b'B' as c_char, 0];
+    static SHORTS: [c_char; 2] = [b'H' as c_char, 0];
+    let format = if dtype == Dtype::U16 { &SHORTS } else { &BYTES };
     let given = |flag, array: *const ffi::Py_ssize_t| if asks(flag) { array.cast_mut() } else { std::ptr::null_mut() };
     // SAFETY: `view` is ours to fill; who takes the view gives `obj` back and only reads the arrays.
     unsafe {
         (*view).buf = pointer.cast();
         (*view).obj = owner.clone().into_ptr();
-        (*view).len = shape.iter().product();
-        (*view).itemsize = 1;
+        (*view).len = shape.iter().product::<ffi::Py_ssize_t>() * dtype.bytes() as ffi::Py_ssize_t;
+        (*view).itemsize = dtype.bytes() as ffi::Py_ssize_t;
         (*view).readonly = readonly.into();
         (*view).ndim = shape.len() as c_int;
-        (*view).format = if asks(ffi::PyBUF_FORMAT) { FORMAT.as_ptr().cast_mut() } else { std::ptr::null_mut() };
+        (*view).format = if asks(ffi::PyBUF_FORMAT) { format.as_ptr().cast_mut() } else { std::ptr::null_mut() };
         (*view).shape = given(ffi::PyBUF_ND, shape.as_ptr());
         (*view).strides = given(ffi::PyBUF_STRIDES, strides.as_ptr());
         (*view).suboffsets = std::ptr::null_mut();

@@ -1,20 +1,19 @@
 //! Videos and animations: frames by index, by time, by range, evenly.
 
-use framecache::client::ObjectFacts;
-use framecache::frame::Layout;
+use framecache::client::{ObjectFacts, Transport};
 use framecache::spec::{Damaged, Rate, SELECTED_MAX, Seconds, Selector};
 use framecache::wire::{FrameRow, VideoFacts};
 use framecache::{Error, ErrorKind, ImageSpec, ObjectId};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyIterator, PySlice, PyString};
+use pyo3::types::{PyDict, PySlice, PyString};
 
-use crate::batch::{Batch, OnError};
+use crate::batch::OnError;
 use crate::client::{Client, object};
 use crate::colours::{MATRICES, PRIMARIES, RANGES, TRANSFERS, named};
 use crate::error::{exception, invalid};
-use crate::spec::{Image, spec_of};
-use crate::tensor::Tensor;
+use crate::frames::Frames;
+use crate::spec::{Image, parsed, spec_of};
 use crate::wanted::Wanted;
 
 /// A video, an animated GIF, WebP, PNG or AVIF, or the pages of a TIFF: what is known of it, and its frames. Made by ``Client.video``;
@@ -26,20 +25,23 @@ pub(crate) struct Video {
     client: Py<Client>,
     uri: Py<PyString>,
     facts: ObjectFacts,
+    /// As it was asked for.
+    stream: Option<u32>,
 }
 
 /// How frames are made, as Python says it.
 struct How<'a, 'py> {
     spec: Option<&'a Bound<'py, PyAny>>,
     damaged: &'a str,
+    transport: &'a str,
     out: Option<&'a Bound<'py, PyAny>>,
     timeout: Option<f64>,
     image: Option<&'a Bound<'py, PyDict>>,
 }
 
 impl Video {
-    pub(crate) fn new(client: Py<Client>, uri: Py<PyString>, facts: ObjectFacts) -> Self {
-        Self { client, uri, facts }
+    pub(crate) fn new(client: Py<Client>, uri: Py<PyString>, facts: ObjectFacts, stream: Option<u32>) -> Self {
+        Self { client, uri, facts, stream }
     }
 
     fn film(&self) -> Option<&VideoFacts> {
@@ -61,9 +63,9 @@ impl Video {
 
     /// What a selection comes to: asked of the cluster, which has the index.
     fn rows(&self, py: Python<'_>, selector: Selector, timeout: Option<f64>) -> PyResult<Vec<FrameRow>> {
-        let (id, version) = (self.id(py)?, self.facts.version.clone());
+        let (id, version, stream) = (self.id(py)?, self.facts.version.clone(), self.stream);
         let select = |client: framecache::Client, call| async move {
-            let selected = client.select(&id, Some(&version), &selector, &call).await;
+            let selected = client.select(&id, Some(&version), &selector, stream, &call).await;
             selected.map_err(|error| of_selector(&selector, error))
         };
         Ok(self.client.get().ask(py, timeout, select)?.frames)
@@ -88,11 +90,14 @@ impl Video {
     }
 
     fn frames(&self, py: Python<'_>, rows: Vec<FrameRow>, how: &How<'_, '_>) -> PyResult<Frames> {
-        let spec = frame_spec(py, how.spec, how.damaged, how.image)?;
+        let spec = frame_spec(py, how.spec, how.damaged, self.stream, how.image)?;
+        let transport = transport_of(py, how.transport)?;
         let frames: Vec<u64> = rows.iter().map(|row| row.frame).collect();
         let keys = frames.iter().map(|_| self.uri.clone_ref(py)).collect();
         let shape = self.facts.shape(&spec);
-        let wanted = Wanted::Frames { id: self.id(py)?, version: self.facts.version.clone(), frames, spec, shape };
+        let (id, version) = (self.id(py)?, self.facts.version.clone());
+        let transport = if self.facts.has_yuv420() { transport } else { Transport::Rgb };
+        let wanted = Wanted::Frames { id, version, frames, spec, shape, transport };
         let batch = self.client.get().receive(py, wanted, keys, OnError::Raise, how.out, how.timeout)?;
         // Decoding may have shown that the index was wrong: what was counted by the old one is not handed on.
         let is_meant = |(place, row): (usize, &FrameRow)| batch.pts_seconds(place).is_none_or(|pts| pts == row.pts_seconds);
@@ -123,11 +128,21 @@ pub(crate) fn of_selector(selector: &Selector, error: Error) -> Error {
     }
 }
 
+/// How frames travel.
+pub(crate) fn transport_of(py: Python<'_>, name: &str) -> PyResult<Transport> {
+    match name {
+        "rgb" => Ok(Transport::Rgb),
+        "yuv420" => Ok(Transport::Yuv420),
+        other => Err(invalid(py, format!("transport={other:?}: want \"rgb\" or \"yuv420\""))),
+    }
+}
+
 /// How frames are made: by a spec, or by its keywords.
 pub(crate) fn frame_spec(
     py: Python<'_>,
     spec: Option<&Bound<'_, PyAny>>,
     damaged: &str,
+    stream: Option<u32>,
     image: Option<&Bound<'_, PyDict>>,
 ) -> PyResult<ImageSpec> {
     let mut spec = match (spec, image) {
@@ -135,6 +150,7 @@ pub(crate) fn frame_spec(
         (None, Some(keywords)) => keyworded(py, keywords)?,
         (spec, None) => spec_of(spec)?,
     };
+    spec.stream = stream;
     spec.damaged = match damaged {
         "error" => Damaged::Error,
         "keep" => Damaged::Keep,
@@ -146,20 +162,22 @@ pub(crate) fn frame_spec(
 /// A spec by its keywords; what is a video's alone is none of a picture's.
 fn keyworded(py: Python<'_>, keywords: &Bound<'_, PyDict>) -> PyResult<ImageSpec> {
     let keywords = keywords.copy()?;
-    let layout: Option<String> = keywords.get_item("layout")?.map(|layout| layout.extract()).transpose()?;
-    let is_planes = layout.as_deref() == Some("planes");
-    if is_planes {
-        keywords.del_item("layout")?;
+    let mut own = Vec::new();
+    for name in ["layout", "dtype"] {
+        let Some(value) = keywords.get_item(name)? else { continue };
+        let value = value.str()?.to_string();
+        if name != "layout" || value == "planes" {
+            keywords.del_item(name)?;
+            own.push(format!("{name}={value}"));
+        }
     }
     let image = py.get_type::<Image>().call((), Some(&keywords))?.cast_into::<Image>()?;
-    let mut spec = image.get().spec.clone();
-    if is_planes {
-        if spec != ImageSpec::default() {
-            return Err(invalid(py, "layout=\"planes\" gives frames as they were decoded: nothing else goes with it"));
-        }
-        spec.layout = Layout::Planes;
+    let spec = &image.get().spec;
+    if own.is_empty() {
+        return Ok(spec.clone());
     }
-    Ok(spec)
+    let mark = if *spec == ImageSpec::default() { '?' } else { '&' };
+    parsed(py, &format!("{spec}{mark}{}", own.join("&"))).map(|image| image.spec)
 }
 
 #[pymethods]
@@ -187,6 +205,31 @@ impl Video {
     fn average_fps(&self) -> Option<f64> {
         let (over, under) = self.film()?.average_fps;
         Some(f64::from(over) / f64::from(under))
+    }
+
+    /// Frames a second as the file's header claims, if it does.
+    #[getter]
+    fn header_fps(&self) -> Option<f64> {
+        let (over, under) = self.film()?.header_fps()?;
+        Some(f64::from(over) / f64::from(under))
+    }
+
+    /// Width of a pixel by its height, over and under the line, where the file says: ``(1, 1)`` are squares.
+    #[getter]
+    fn sample_aspect(&self) -> Option<(u32, u32)> {
+        self.film()?.sample_aspect()
+    }
+
+    /// Index of this stream in its file; ``Client.video(uri, stream=1)`` takes another than FFmpeg's best.
+    #[getter]
+    fn stream(&self) -> Option<u32> {
+        self.film()?.stream()
+    }
+
+    /// Indices of the file's video streams, attached pictures among them.
+    #[getter]
+    fn streams(&self) -> Vec<u32> {
+        self.film().map_or(Vec::new(), VideoFacts::streams)
     }
 
     /// From the first frame's beginning to the last one's end.
@@ -301,7 +344,9 @@ impl Video {
     }
 
     /// Frames by index, in that order; negative ones count from the end. Composited, as a player shows them. ``spec`` is an ``Image``,
-    /// or its text, or its keywords; of a video also ``layout="planes"``, the planes as decoded, and ``damaged="keep"``.
+    /// or its text, or its keywords; of a video also ``layout="planes"``, the planes as decoded, ``dtype="u16"``, which
+    /// keeps the samples' depth, and ``damaged="keep"``. ``transport="yuv420"`` has frames of their own size travel as planes, where they
+    /// are 4:2:0 of 8 bits: half the bytes, and the same pixels, which are made here.
     ///
     /// Raises ``OutOfRangeError`` (an ``IndexError``) for a frame that is not there, ``ChangedError`` where the file was replaced since
     /// it was looked at and the cluster does not hold that version any more, and otherwise what ``Client.images`` raises.
@@ -309,7 +354,7 @@ impl Video {
     /// >>> video = fc.Client("env").video("s3://photos/fun/ball.gif")
     /// >>> video.get_frames_at([0, 2, 2], short=64).data.shape
     /// (3, 64, 64, 3)
-    #[pyo3(signature = (indices, spec=None, *, damaged="error", out=None, timeout=None, **image))]
+    #[pyo3(signature = (indices, spec=None, *, damaged="error", transport="rgb", out=None, timeout=None, **image))]
     #[expect(clippy::too_many_arguments, reason = "each is a keyword of its own")]
     fn get_frames_at(
         &self,
@@ -317,17 +362,18 @@ impl Video {
         indices: Vec<i64>,
         spec: Option<&Bound<'_, PyAny>>,
         damaged: &str,
+        transport: &str,
         out: Option<&Bound<'_, PyAny>>,
         timeout: Option<f64>,
         image: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Frames> {
         let rows = self.at(py, &self.counted(py, &indices)?, timeout)?;
-        self.frames(py, rows, &How { spec, damaged, out, timeout, image })
+        self.frames(py, rows, &How { spec, damaged, transport, out, timeout, image })
     }
 
     /// The frames that are played at these times, in that order: of each the last one that is shown by then. Otherwise as
     /// ``get_frames_at``; raises ``ValueError`` for a time at which nothing is shown.
-    #[pyo3(signature = (seconds, spec=None, *, damaged="error", out=None, timeout=None, **image))]
+    #[pyo3(signature = (seconds, spec=None, *, damaged="error", transport="rgb", out=None, timeout=None, **image))]
     #[expect(clippy::too_many_arguments, reason = "each is a keyword of its own")]
     fn get_frames_played_at(
         &self,
@@ -335,6 +381,7 @@ impl Video {
         seconds: Vec<f64>,
         spec: Option<&Bound<'_, PyAny>>,
         damaged: &str,
+        transport: &str,
         out: Option<&Bound<'_, PyAny>>,
         timeout: Option<f64>,
         image: Option<&Bound<'_, PyDict>>,
@@ -344,12 +391,14 @@ impl Video {
         for part in times.chunks(SELECTED_MAX) {
             rows.extend(self.rows(py, Selector::At(part.to_vec()), timeout)?);
         }
-        self.frames(py, rows, &How { spec, damaged, out, timeout, image })
+        self.frames(py, rows, &How { spec, damaged, transport, out, timeout, image })
     }
 
     /// The frames from the one played at ``start_seconds`` to the last that begins before ``stop_seconds``; with ``fps`` so many a second.
     /// At most 4,096. Otherwise as ``get_frames_played_at``.
-    #[pyo3(signature = (start_seconds, stop_seconds, fps=None, spec=None, *, damaged="error", out=None, timeout=None, **image))]
+    #[pyo3(signature = (
+        start_seconds, stop_seconds, fps=None, spec=None, *, damaged="error", transport="rgb", out=None, timeout=None, **image
+    ))]
     #[expect(clippy::too_many_arguments, reason = "each is a keyword of its own")]
     fn get_frames_played_in_range(
         &self,
@@ -359,6 +408,7 @@ impl Video {
         fps: Option<f64>,
         spec: Option<&Bound<'_, PyAny>>,
         damaged: &str,
+        transport: &str,
         out: Option<&Bound<'_, PyAny>>,
         timeout: Option<f64>,
         image: Option<&Bound<'_, PyDict>>,
@@ -370,11 +420,11 @@ impl Video {
         let rate = |fps: f64| Rate::of(fps).ok_or_else(|| invalid(py, format!("fps={fps}: want frames a second, above 0")));
         let fps = fps.map(rate).transpose()?;
         let rows = self.rows(py, Selector::Range { from: Some(from), to: Some(to), fps }, timeout)?;
-        self.frames(py, rows, &How { spec, damaged, out, timeout, image })
+        self.frames(py, rows, &How { spec, damaged, transport, out, timeout, image })
     }
 
     /// ``count`` frames over the whole video, the first and the last among them, at equal steps. Otherwise as ``get_frames_at``.
-    #[pyo3(signature = (count, spec=None, *, damaged="error", out=None, timeout=None, **image))]
+    #[pyo3(signature = (count, spec=None, *, damaged="error", transport="rgb", out=None, timeout=None, **image))]
     #[expect(clippy::too_many_arguments, reason = "each is a keyword of its own")]
     fn get_frames_uniform(
         &self,
@@ -382,6 +432,7 @@ impl Video {
         count: u32,
         spec: Option<&Bound<'_, PyAny>>,
         damaged: &str,
+        transport: &str,
         out: Option<&Bound<'_, PyAny>>,
         timeout: Option<f64>,
         image: Option<&Bound<'_, PyDict>>,
@@ -391,7 +442,7 @@ impl Video {
             0 => return Err(invalid(py, "count=0: want one frame at least")),
             count => self.rows(py, Selector::Uniform(count), timeout)?,
         };
-        self.frames(py, rows, &How { spec, damaged, out, timeout, image })
+        self.frames(py, rows, &How { spec, damaged, transport, out, timeout, image })
     }
 
     fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
@@ -400,7 +451,7 @@ impl Video {
     }
 
     fn __getitem__<'py>(&self, py: Python<'py>, place: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-        let how = How { spec: None, damaged: "error", out: None, timeout: None, image: None };
+        let how = How { spec: None, damaged: "error", transport: "rgb", out: None, timeout: None, image: None };
         if let Ok(slice) = place.cast::<PySlice>() {
             let count = isize::try_from(self.__len__(py)?).unwrap_or(isize::MAX);
             let indices = slice.indices(count)?;
@@ -424,61 +475,5 @@ impl Video {
         let frames = self.num_frames().map_or("frames not counted".into(), |frames| format!("{frames} frames"));
         let what = self.codec().unwrap_or(&media.format);
         format!("<framecache.Video: {}, {what} {}x{}, {frames}>", self.uri, media.width, media.height)
-    }
-}
-
-/// Frames of one video or animation, in the order they were asked for. Nothing of it copies.
-#[pyclass(frozen, module = "framecache")]
-pub(crate) struct Frames {
-    batch: Py<Batch>,
-    rows: Vec<FrameRow>,
-}
-
-impl Frames {
-    pub(crate) fn new(py: Python<'_>, batch: Batch, rows: Vec<FrameRow>) -> PyResult<Self> {
-        Ok(Self { batch: Py::new(py, batch)?, rows })
-    }
-}
-
-#[pymethods]
-impl Frames {
-    /// All frames as one array, ``[frames, height, width, channels]``.
-    #[getter]
-    fn data(&self) -> PyResult<Tensor> {
-        self.batch.get().data()
-    }
-
-    /// The index of each frame, from 0.
-    #[getter]
-    fn indices(&self) -> Vec<u64> {
-        self.rows.iter().map(|row| row.frame).collect()
-    }
-
-    /// When each frame is shown; 0 of an animation.
-    #[getter]
-    fn pts_seconds(&self) -> Vec<f64> {
-        self.rows.iter().map(|row| row.pts_seconds).collect()
-    }
-
-    /// For how long each frame is shown; 0 of an animation.
-    #[getter]
-    fn duration_seconds(&self) -> Vec<f64> {
-        self.rows.iter().map(|row| row.duration_seconds).collect()
-    }
-
-    fn __len__(&self) -> usize {
-        self.rows.len()
-    }
-
-    fn __getitem__(&self, place: isize) -> PyResult<Tensor> {
-        self.batch.get().at(place)
-    }
-
-    fn __iter__<'py>(slf: &Bound<'py, Self>) -> PyResult<Bound<'py, PyIterator>> {
-        slf.get().batch.bind(slf.py()).try_iter()
-    }
-
-    fn __repr__(&self) -> String {
-        format!("<framecache.Frames: {} frames>", self.rows.len())
     }
 }

@@ -98,6 +98,21 @@ def payloads(path: Path) -> list[tuple[int, int]]:
         return [(packet.pos, packet.pos + packet.size) for packet in opened.demux(opened.streams.video[0]) if packet.size]
 
 
+def disposable(path: Path) -> list[tuple[int, int]]:
+    """Of an MP4's H.264 packets those that no other picture is predicted from (7.4.1: `nal_ref_idc` is 0): place and frame."""
+    moved = packets(path)
+    shown = sorted(packet.pts for packet in moved)
+
+    def kinds(data: bytes) -> Iterable[int]:
+        at = 0
+        while at < len(data):
+            yield data[at + 4]
+            at += 4 + int.from_bytes(data[at : at + 4], "big")
+
+    needless = [all(kind in (1, 6, 9) for kind in kinds(packet.data)) for packet in moved]
+    return [(place, shown.index(moved[place].pts)) for place, is_so in enumerate(needless) if is_so]
+
+
 def lying(data: bytes, frames: int) -> bytes:
     """An AVI whose header counts `frames`."""
     main, stream = data.index(b"avih") + 8, data.index(b"strh") + 8
@@ -306,6 +321,9 @@ def two_streams(path: Path) -> Clip:
 # The first and the last packet that are hit: of the frames 15 to 29, which no other frame refers to.
 FLIPPED = (16, 29)
 
+# Which of the pictures that no other is predicted from: one amid a group.
+HIT = 5
+
 
 def broken(folder: Path) -> Iterable[Clip]:
     """What is damaged, and what is no video at all."""
@@ -315,6 +333,9 @@ def broken(folder: Path) -> Iterable[Clip]:
     (start, _), (_, end) = (payloads(folder / "faststart.mp4")[place] for place in FLIPPED)
     (folder / "flips.mp4").write_bytes(flipped(whole, start, end, 40))
     yield Clip("flips.mp4", "flipped bits in the second GOP", tuple(range(60)), even(60), damaged=True)
+    (start, end) = payloads(folder / "faststart.mp4")[disposable(folder / "faststart.mp4")[HIT][0]]
+    (folder / "needless.mp4").write_bytes(flipped(whole, start + 16, end, 40))
+    yield Clip("needless.mp4", "flipped bits in a picture that no other needs", tuple(range(60)), even(60), damaged=True)
     stream = remux(folder / "bframes.mp4", folder / "midgop.ts").read_bytes()
     (folder / "midgop.ts").write_bytes(stream[len(stream) // 3 // 188 * 188 :])
     yield Clip("midgop.ts", "starts amid a GOP", tuple(range(30, 60)))

@@ -50,8 +50,8 @@ class Cluster:
         return {**os.environ, "FRAMECACHE_ADDR": self.address, "FRAMECACHE_CA": self.ca}
 
 
-def start(folder: Path, state: Path, nodes: int = 1, bucket: str = "photos") -> Cluster:
-    """Starts `framecache-node dev` over `folder`, and waits until it answers."""
+def start(folder: Path, state: Path, nodes: int = 1, bucket: str = "photos", **settings: str) -> Cluster:
+    """Starts `framecache-node dev` over `folder`, and waits until it answers. `settings` are its options, or keys."""
     ready = state / "ready.json"
     log = state / "node.log"
     program = binary("framecache-node", "FRAMECACHE_NODE")
@@ -66,10 +66,11 @@ def start(folder: Path, state: Path, nodes: int = 1, bucket: str = "photos") -> 
         bucket,
         "--ready-file",
         ready,
-        "--disk",
-        "256MiB",
     ]
-    environment = {**os.environ, "XDG_STATE_HOME": str(state)}
+    options = {"disk": "256MiB"} | {name: value for name, value in settings.items() if name.islower()}
+    command += [part for name, value in options.items() for part in (f"--{name}", value)]
+    keys = {f"FRAMECACHE_{name}": value for name, value in settings.items() if name not in options}
+    environment = {**os.environ, "XDG_STATE_HOME": str(state), **keys}
     with log.open("wb") as out:
         process = subprocess.Popen(
             [str(part) for part in command], stdout=out, stderr=out, stdin=subprocess.DEVNULL, env=environment

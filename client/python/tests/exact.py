@@ -82,20 +82,32 @@ class Picture:
             return self.copied
         return rgb(self.form, self.planes, full=self.full, matrix=self.matrix)
 
+    def rgb16(self) -> numpy.ndarray:
+        """uint16 `[height, width, 3]` by the same rule, with the largest sample for white: 0 to `2 ** depth - 1`."""
+        if self.copied is not None:
+            assert self.form.startswith("gbr"), self.form
+            green, blue, red = self.planes[:3]
+            return numpy.stack([red, green, blue], -1).astype(numpy.uint16)
+        white = (1 << depth_of(self.form)) - 1
+        return rgb(self.form, self.planes, full=self.full, matrix=self.matrix, white=white)
+
 
 def depth_of(form: str) -> int:
     return next((bits for bits in (9, 10, 12, 14, 16) if f"p{bits}" in form or f"gray{bits}" in form), 8)
 
 
-def rgb(form: str, planes: tuple[numpy.ndarray, ...], *, full: bool, matrix: int) -> numpy.ndarray:
-    """The exact rule. Each channel is `(ay Y + au U + av V) / d` in whole numbers, a common divisor taken out."""
+def rgb(form: str, planes: tuple[numpy.ndarray, ...], *, full: bool, matrix: int, white: int = 255) -> numpy.ndarray:
+    """The exact rule. Each channel is `(ay Y + au U + av V) / d` in whole numbers, a common divisor taken out.
+
+    A byte where `white` is one, else 16 bits.
+    """
     depth = depth_of(form)
     step = 1 << (depth - 8)
     height, width = planes[0].shape
     luma = planes[0].astype(numpy.int64) - (0 if full else 16 * step)
     luma_range = (1 << depth) - 1 if full else 219 * step
     if form.startswith("gray"):
-        return numpy.repeat(rounded([(luma, 255)], luma_range)[..., None], 3, 2)
+        return numpy.repeat(rounded([(luma, white)], luma_range, white)[..., None], 3, 2)
     rows, columns = BLOCKS[form.removeprefix("yuv").lstrip("aj")[:3]]
     chroma_range = (1 << depth) - 1 if full else 224 * step
     kr, kb = MATRICES.get(matrix, BT601)
@@ -105,23 +117,27 @@ def rgb(form: str, planes: tuple[numpy.ndarray, ...], *, full: bool, matrix: int
         return term.repeat(rows, 0).repeat(columns, 1)[:height, :width]
 
     u, v = (plane.astype(numpy.int64) - 128 * step for plane in planes[1:3])
-    of_luma = 255 * chroma_range * ONE
-    red = [(luma, of_luma), (v, 255 * 2 * (ONE - kr) * luma_range)]
+    of_luma = white * chroma_range * ONE
+    red = [(luma, of_luma), (v, white * 2 * (ONE - kr) * luma_range)]
     green = [
         (luma, of_luma * kg),
-        (v, -255 * 2 * kr * (ONE - kr) * luma_range),
-        (u, -255 * 2 * kb * (ONE - kb) * luma_range),
+        (v, -white * 2 * kr * (ONE - kr) * luma_range),
+        (u, -white * 2 * kb * (ONE - kb) * luma_range),
     ]
-    blue = [(luma, of_luma), (u, 255 * 2 * (ONE - kb) * luma_range)]
+    blue = [(luma, of_luma), (u, white * 2 * (ONE - kb) * luma_range)]
     whole = luma_range * chroma_range * ONE
-    out = numpy.empty((height, width, 3), numpy.uint8)
+    out = numpy.empty((height, width, 3), number_of(white))
     for channel, terms, divisor in ((0, red, whole), (1, green, whole * kg), (2, blue, whole)):
-        out[..., channel] = rounded(terms, divisor, spread)
+        out[..., channel] = rounded(terms, divisor, white, spread)
     return out
 
 
-def rounded(terms, divisor: int, spread=None) -> numpy.ndarray:
-    """`floor(sum / divisor + 1/2)` as a byte. The first term has the picture's size, the others are spread to it."""
+def number_of(white: int) -> type:
+    return numpy.uint8 if white == 255 else numpy.uint16
+
+
+def rounded(terms, divisor: int, white: int, spread=None) -> numpy.ndarray:
+    """`floor(sum / divisor + 1/2)` from 0 to `white`. The first term has the picture's size, the others are spread to it."""
     common = math.gcd(divisor, *(factor for _, factor in terms))
     divisor //= common
     (luma, factor), *others = terms
@@ -130,10 +146,10 @@ def rounded(terms, divisor: int, spread=None) -> numpy.ndarray:
     if others:
         total += spread(sum(samples * (2 * weight // common) for samples, weight in others))
     total //= 2 * divisor
-    return total.clip(0, 255, out=total).astype(numpy.uint8)
+    return total.clip(0, white, out=total).astype(number_of(white))
 
 
-def defined(y: int, u: int, v: int, *, depth: int, full: bool, matrix: int) -> tuple[int, int, int]:
+def defined(y: int, u: int, v: int, *, depth: int, full: bool, matrix: int, white: int = 255) -> tuple[int, int, int]:
     """The same rule for one pixel, as it is written down: fractions, and no trick."""
     step = 1 << (depth - 8)
     whole = (1 << depth) - 1
@@ -142,7 +158,7 @@ def defined(y: int, u: int, v: int, *, depth: int, full: bool, matrix: int) -> t
     kr, kb = (Fraction(part, ONE) for part in MATRICES.get(matrix, BT601))
     red, blue = luma + 2 * (1 - kr) * pr, luma + 2 * (1 - kb) * pb
     green = (luma - kr * red - kb * blue) / (1 - kr - kb)
-    return tuple(min(255, max(0, math.floor(255 * value + Fraction(1, 2)))) for value in (red, green, blue))
+    return tuple(min(white, max(0, math.floor(white * value + Fraction(1, 2)))) for value in (red, green, blue))
 
 
 def picture(frame: av.VideoFrame, time_base: Fraction | None = None) -> Picture:

@@ -23,6 +23,7 @@ class Video:
     width, height, rotation, size, keyframes = WIDTH, HEIGHT, 0, 1000, [0, 5]
     codec, pix_fmt, format = "h264", "yuv420p", "mp4"
     color_primaries, color_space, color_transfer = "bt709", "bt709", None
+    header_fps, sample_aspect = 30.0, None
 
     def __init__(self):
         self.asked = []
@@ -60,7 +61,8 @@ class Client:
     def __init__(self, video):
         self._video = video
 
-    def video(self, uri):
+    def video(self, uri, stream=None):
+        self._video.stream = stream
         if isinstance(self._video, Exception):
             raise self._video
         return self._video
@@ -201,11 +203,11 @@ def test_a_decoder_asks_for_what_was_meant(decoder, torch):
     plain = Video()
     decoder(plain, spec="image?short=5", damaged="keep")[1]
     assert plain.asked == [([1], {"spec": "image?short=5", "damaged": "keep"})]
+    assert decoder(stream_index=1).stream_index == 1
     decoder(seek_mode="approximate", num_ffmpeg_threads=0, output_dtype=torch.uint8)
     for wrong in (
         {"seek_mode": "fast"},
         {"dimension_order": "CHWN"},
-        {"stream_index": 1},
         {"transforms": []},
         {"custom_frame_mappings": "{}"},
         {"output_dtype": torch.float64},

@@ -14,19 +14,21 @@ from conftest import SEED
 FORMS = ["yuv444p", "yuv422p", "yuv420p", "yuv440p", "yuv411p", "yuvj420p", "yuva420p", "yuv420p10le", "yuv444p12le"]
 
 
+@pytest.mark.parametrize("deep", [False, True])
 @pytest.mark.parametrize(("form", "full", "matrix"), list(itertools.product(FORMS, (False, True), (1, 2, 5, 9))))
-def test_numpy_gives_what_fractions_give(form, full, matrix):
-    """Each pixel is the fraction of its own luma and its block's chroma, rounded half up; odd sizes included."""
+def test_numpy_gives_what_fractions_give(form, full, matrix, deep):
+    """Each pixel is the fraction of its own luma and its block's chroma, rounded half up; odd sizes included; bytes, and deep."""
     dice = numpy.random.default_rng(SEED)
     depth, (rows, columns) = exact.depth_of(form), exact.BLOCKS[form.removeprefix("yuv").lstrip("aj")[:3]]
     kind = numpy.uint8 if depth == 8 else numpy.dtype("<u2")
     height, width = 9, 13
     small = (-(-height // rows), -(-width // columns))
     planes = tuple(dice.integers(0, 1 << depth, size, kind) for size in ((height, width), small, small))
-    got = exact.rgb(form, planes, full=full, matrix=matrix)
+    white = (1 << depth) - 1 if deep else 255
+    got = exact.rgb(form, planes, full=full, matrix=matrix, white=white)
     for y, x in itertools.product(range(height), range(width)):
         u, v = (int(plane[y // rows, x // columns]) for plane in planes[1:])
-        want = exact.defined(int(planes[0][y, x]), u, v, depth=depth, full=full, matrix=matrix)
+        want = exact.defined(int(planes[0][y, x]), u, v, depth=depth, full=full, matrix=matrix, white=white)
         assert tuple(got[y, x]) == want, (y, x)
 
 

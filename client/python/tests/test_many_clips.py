@@ -77,6 +77,30 @@ def test_every_frame_is_the_one_asked_for(cluster, client):
         assert {frame.version for frame in frames} == {videos[name].version}
 
 
+def test_depth_transport_and_stream_are_as_of_one_video(cluster, client):
+    """16 bits, also into memory of the caller's; planes that become the same RGB; a stream by its index, or why it is none."""
+    asked, rgb = [(cluster.uri("a.mp4"), [3, -1]), (cluster.uri("a.mp4"), [14, 3])], {"timeout": TIMEOUT}
+    plain = numpy.asarray(client.clips(asked, **rgb).data)
+    out = numpy.ones(plain.shape, numpy.uint16)
+    deep = [client.clips(asked, dtype="u16", **rgb), client.clips(asked, dtype="u16", out=out, **rgb)]
+    for clips in deep:
+        assert clips.data.dtype == clips[1].data.dtype == clips[1][0].dtype == "uint16"
+        assert numpy.array_equal(numpy.asarray(clips.data), plain)
+        assert numpy.array_equal(numpy.asarray(clips[1].data), plain[1])
+    assert deep[1].data.address == out.ctypes.data and numpy.array_equal(out, plain)
+    with pytest.raises((ValueError, BufferError)):
+        client.clips(asked, out=out, **rgb)
+    for settings in ({"transport": "yuv420"}, {"stream": 0}, {"transport": "yuv420", "stream": 0}):
+        assert numpy.array_equal(numpy.asarray(client.clips(asked, **rgb, **settings).data), plain), settings
+    with pytest.raises(fc.UnsupportedError):
+        client.clips(asked, stream=5, **rgb)
+    for wrong in ({"transport": "rgba"}, {"stream": -1}):
+        with pytest.raises(ValueError):
+            client.clips(asked, **rgb, **wrong)
+    with pytest.raises(fc.UnsupportedError):
+        client.clips(asked, dtype="u16", mode="gray", **rgb)
+
+
 def test_a_frame_is_decoded_once(cluster, client):
     """However often it is asked for, and by however many clips; and frames of one group of pictures together."""
     settings = {"size": (72, 40), "timeout": TIMEOUT}

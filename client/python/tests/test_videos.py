@@ -276,6 +276,25 @@ def test_flipped_bits_cost_their_own_frames(made, served):
     assert kept == [picture.sha256() for picture in exact.walk(cluster.folder / "flips.mp4", tolerant=True)]
 
 
+def test_damage_to_a_picture_that_no_other_needs_is_its_own(made, served):
+    """Whatever is asked for, alone or with others, and whether the damage was seen before: it alone is an error."""
+    _, cluster, _ = made
+    there = [picture.sha256() for picture in exact.walk(cluster.folder / "faststart.mp4")]
+    needless = [frame for _, frame in clips.disposable(cluster.folder / "faststart.mp4")]
+    assert 15 < len(needless) < 50, "some pictures are needed, and some are not"
+    hit = needless[clips.HIT]
+    others = [index for index in range(60) if index != hit]
+    for _ in range(2):
+        of = served("needless.mp4")
+        assert of.planes(others) == [there[index] for index in others]
+        for index in others:
+            assert of.planes([index]) == [there[index]], index
+        with pytest.raises((fc.ChangedError, *REFUSED)):
+            of.planes([hit])
+    with pytest.raises(fc.UndecodableError):
+        served("needless.mp4").planes([hit - 1, hit, hit + 1])
+
+
 def test_a_cut_file_gives_what_it_has(made, served):
     """A frame behind the cut is an error, never another frame."""
     _, cluster, _ = made

@@ -32,7 +32,7 @@ impl Pictures {
         self.slots.get(index)?.0.as_ref()
     }
 
-    /// Pixels of slot `index`, if it arrived: height x width x channels bytes.
+    /// Pixels of slot `index`, if it arrived: height x width x channels numbers, of the type that its head names.
     pub fn pixels(&self, index: usize) -> Option<&[u8]> {
         match self.slots.get(index)? {
             (None, _) => None,

@@ -10,7 +10,7 @@ use super::output::Output;
 use super::{npy, png, sheet};
 use crate::client::{Clip, ClipSlots, FoundClip, Outcome};
 use crate::error::{Error, ErrorKind};
-use crate::frame::Layout;
+use crate::frame::{Dtype, Layout};
 use crate::object::SPAN_BYTES;
 use crate::spec::{Selection, Selector, SpecError};
 use crate::{Batch, Call, Client, DecodeSpec, ImageSpec, ObjectId, Pictures};
@@ -98,7 +98,7 @@ impl Made {
 pub enum Format {
     /// A PNG file.
     Png,
-    /// numpy's array file, uint8 [height, width, channels].
+    /// numpy's array file, uint8 (uint16 by dtype=u16) [height, width, channels].
     Npy,
 }
 
@@ -168,6 +168,9 @@ impl Arguments {
         if format == Format::Png && spec.image().layout != Layout::Hwc {
             return Err(Failure::usage("a PNG's channels come last: leave out layout=chw, or write to a .npy file"));
         }
+        if format == Format::Png && spec.image().dtype != Dtype::U8 {
+            return Err(Failure::usage("a PNG here has 8 bits a channel: leave out dtype=u16, or write to a .npy file"));
+        }
         let is_one = |count: usize| count == 1 || format != Format::Png;
         let several = |count| {
             Failure::usage(format!(
@@ -184,7 +187,7 @@ impl Arguments {
             Made::Picture(image) => decode(std::slice::from_ref(id), image, client, call).await,
             Made::Frames(Selection { frames, image }) => {
                 let clip = Clip { id: id.clone(), frames: frames.clone() };
-                let found = client.find_clips(&[clip], call).await.into_iter().collect::<Result<Vec<_>, _>>()?;
+                let found = client.find_clips(&[clip], image.stream, call).await.into_iter().collect::<Result<Vec<_>, _>>()?;
                 match found.iter().map(|clip| clip.rows.len()).sum::<usize>() {
                     0 => return Err(Failure::usage("the selection comes to no frame")),
                     count if !is_one(count) => return Err(several(count)),
@@ -206,7 +209,7 @@ impl Arguments {
         let mut file = Vec::new();
         let encoded = match format {
             Format::Png => png::write(&mut file, shape, pixels),
-            Format::Npy => npy::write(&mut file, &sides, pixels),
+            Format::Npy => npy::write(&mut file, &sides, spec.image().dtype, pixels),
         };
         encoded.map_err(|error| Failure::usage(format!("cannot encode the picture: {error}")))?;
         output.write(&file)?;

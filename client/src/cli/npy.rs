@@ -2,14 +2,20 @@
 
 use std::io::{self, Write};
 
+use crate::frame::Dtype;
+
 /// The array data begins at a multiple of this, in bytes (NEP 1, "Format Specification: Version 1.0").
 const ALIGN: usize = 64;
 
-/// Everything before the pixels of a uint8 array.
-pub fn header(shape: &[usize]) -> Vec<u8> {
+/// Everything before the pixels of an array.
+pub fn header(shape: &[usize], dtype: Dtype) -> Vec<u8> {
+    let descr = match dtype {
+        Dtype::U8 => "|u1",
+        Dtype::U16 => "<u2",
+    };
     let sides: Vec<String> = shape.iter().map(ToString::to_string).collect();
     let comma = if shape.len() == 1 { "," } else { "" };
-    let mut text = format!("{{'descr': '|u1', 'fortran_order': False, 'shape': ({}{comma}), }}", sides.join(", "));
+    let mut text = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': ({}{comma}), }}", sides.join(", "));
     const PREFIX: &[u8] = b"\x93NUMPY\x01\x00";
     let unpadded = PREFIX.len() + 2 + text.len() + 1;
     text.push_str(&" ".repeat(unpadded.next_multiple_of(ALIGN) - unpadded));
@@ -19,9 +25,9 @@ pub fn header(shape: &[usize]) -> Vec<u8> {
     [PREFIX, &length.to_le_bytes(), text.as_bytes()].concat()
 }
 
-/// Writes a uint8 array.
-pub fn write(to: &mut dyn Write, shape: &[usize], data: &[u8]) -> io::Result<()> {
-    to.write_all(&header(shape))?;
+/// Writes an array.
+pub fn write(to: &mut dyn Write, shape: &[usize], dtype: Dtype, data: &[u8]) -> io::Result<()> {
+    to.write_all(&header(shape, dtype))?;
     to.write_all(data)
 }
 
@@ -33,11 +39,12 @@ mod tests {
     #[test]
     fn bytes_are_numpys() {
         let mut file = Vec::new();
-        write(&mut file, &[1, 2, 3], &[1, 2, 3, 4, 5, 6]).expect("write");
+        write(&mut file, &[1, 2, 3], Dtype::U8, &[1, 2, 3, 4, 5, 6]).expect("write");
         let text = b"\x93NUMPY\x01\x00v\x00{'descr': '|u1', 'fortran_order': False, 'shape': (1, 2, 3), }";
         assert_eq!(&file[..text.len()], text);
         assert_eq!((file.len(), file[127], &file[128..]), (134, b'\n', &[1, 2, 3, 4, 5, 6][..]));
         assert!(file[text.len()..127].iter().all(|&b| b == b' '));
-        assert!(header(&[7]).windows(4).any(|part| part == b"(7,)"));
+        assert!(header(&[7], Dtype::U8).windows(4).any(|part| part == b"(7,)"));
+        assert!(header(&[7], Dtype::U16).windows(14).any(|part| part == b"'descr': '<u2'"));
     }
 }

@@ -10,7 +10,7 @@ use super::output::Output;
 use super::png;
 use crate::client::{Clip, FoundClip, Outcome};
 use crate::error::Error;
-use crate::frame::Layout;
+use crate::frame::{Dtype, Layout};
 use crate::object::ObjectId;
 use crate::spec::{Resize, Selection};
 use crate::{Call, Client, ImageSpec, Pictures};
@@ -50,8 +50,8 @@ struct Sheet {
 pub(super) async fn run(arguments: &Arguments, file: &Path, client: &Client, call: &Call) -> Result<(), Failure> {
     let tile = || ImageSpec { resize: Resize::Short { side: TILE, max: None }, crop: Some(TILE), ..ImageSpec::default() };
     let made = arguments.spec.clone().unwrap_or_else(|| Made::Picture(tile()));
-    if (made.image().channels(), made.image().layout) != (3, Layout::Hwc) {
-        return Err(Failure::usage("a sheet is of colour pictures: leave out mode, alpha=keep and layout"));
+    if (made.image().channels(), made.image().layout, made.image().dtype) != (3, Layout::Hwc, Dtype::U8) {
+        return Err(Failure::usage("a sheet is of colour pictures in 8 bits: leave out mode, alpha=keep, layout and dtype"));
     }
     let ids = objects(arguments, client, call).await?;
     if ids.is_empty() {
@@ -110,7 +110,7 @@ async fn frames(ids: &[ObjectId], selection: Selection, limit: usize, client: &C
         image.resize = Resize::Max(FRAME);
     }
     let clips: Vec<Clip> = ids.iter().map(|id| Clip { id: id.clone(), frames: frames.clone() }).collect();
-    let found = client.find_clips(&clips, call).await;
+    let found = client.find_clips(&clips, image.stream, call).await;
     if found.iter().all(Result::is_err)
         && let Some(Err(error)) = found.first()
     {
@@ -122,7 +122,8 @@ async fn frames(ids: &[ObjectId], selection: Selection, limit: usize, client: &C
         0 => return Err(Failure::usage("the selection comes to no frame")),
         count if count > limit => {
             return Err(Failure::usage(format!(
-                "the selection comes to {count} frames, and the sheet shows {limit}: raise --limit, or ask for fewer, as in video?uniform={limit}"
+                "the selection comes to {count} frames, and the sheet shows {limit}: raise --limit, or ask for fewer, \
+                 as in video?uniform={limit}"
             )));
         }
         _ => {}

@@ -12,13 +12,13 @@ use tokio::time::Instant;
 
 use super::control::ObjectFacts;
 use super::crops::STATS_AT_ONCE;
-use super::images::{Outcome, Slot};
+use super::images::{Framed, Outcome, Transport};
 use super::{Call, Client};
 use crate::batch::Batch;
 use crate::error::{Error, ErrorKind};
 use crate::frame::Layout;
 use crate::object::ObjectId;
-use crate::spec::{DecodeSpec, ImageSpec, SELECTED_MAX, Selector, VideoSpec};
+use crate::spec::{ImageSpec, SELECTED_MAX, Selector};
 use crate::wire::FrameRow;
 
 /// Which frames of which video.
@@ -53,28 +53,34 @@ pub struct ClipSlots<'a> {
 }
 
 impl Client {
-    /// Finds what each of `clips` is and which frames it comes to, in the same order. What is wrong with one costs that one.
+    /// Finds what each of `clips` is and which frames it comes to, in the same order; of each video's best stream, or of `stream`. What is
+    /// wrong with one costs that one.
     ///
     /// # Errors
-    /// Per clip: as [`Client::stat`] and [`Client::select`]; `Undecodable` for what is no video; `OutOfRange` for a frame that is not
-    /// there, with the indices that are; `Changed` where the video was replaced meanwhile.
-    pub async fn find_clips(&self, clips: &[Clip], call: &Call) -> Vec<Result<FoundClip, Error>> {
+    /// Per clip: as [`Client::stat`], [`Client::stat_stream`] and [`Client::select`]; `Undecodable` for what is no video; `OutOfRange` for
+    /// a frame that is not there, with the indices that are; `Changed` where the video was replaced meanwhile.
+    pub async fn find_clips(&self, clips: &[Clip], stream: Option<u32>, call: &Call) -> Vec<Result<FoundClip, Error>> {
         let deadline = self.deadline(call);
         let ids: BTreeSet<&ObjectId> = clips.iter().map(|clip| &clip.id).collect();
         let ids: Vec<ObjectId> = ids.into_iter().cloned().collect();
-        let facts = self.facts(&ids, call, deadline).await.into_iter().map(|facts| facts.map(Arc::new));
-        let facts: HashMap<&ObjectId, Result<Arc<ObjectFacts>, Error>> = ids.iter().zip(facts).collect();
+        let of_stream = |id, facts: ObjectFacts| match stream {
+            Some(stream) => facts.of_stream(id, stream),
+            None => Ok(facts),
+        };
+        let facts = ids.iter().zip(self.facts(&ids, stream, call, deadline).await);
+        let facts: HashMap<&ObjectId, Result<Arc<ObjectFacts>, Error>> =
+            facts.map(|(id, facts)| (id, facts.and_then(|facts| of_stream(id, facts)).map(Arc::new))).collect();
         let wanted: Vec<Result<Wanted<'_>, Error>> = clips.iter().map(|clip| Wanted::of(clip, &facts[&clip.id])).collect();
-        let told = self.told(asks(&wanted), call, deadline).await;
+        let told = self.told(asks(&wanted), stream, call, deadline).await;
         wanted.into_iter().map(|wanted| wanted?.found(&told)).collect()
     }
 
     /// Asks the owners.
-    async fn told(&self, asks: Vec<Ask>, call: &Call, deadline: Instant) -> Told {
+    async fn told(&self, asks: Vec<Ask>, stream: Option<u32>, call: &Call, deadline: Instant) -> Told {
         let one = |ask: Ask| {
             async move {
                 let Ask { id, facts, selector, .. } = &ask;
-                let answer = self.select_by(id, Some(&facts.version), selector, call, deadline).await;
+                let answer = self.select_by((id, Some(&facts.version)), selector, stream, call, deadline).await;
                 let rows = answer.and_then(|answer| match answer.version == facts.version {
                     true => Ok(answer.frames),
                     false => Err(changed(format!("version {}, then {}", facts.version, answer.version)).about(id)),
@@ -102,14 +108,21 @@ impl Client {
     /// Per frame: as [`Client::frames`]; `Changed` also for a frame that is not shown when the clip says, since what was wrong with the
     /// video's index was seen as it was decoded.
     pub async fn clips(&self, clips: &[ClipSlots<'_>], spec: &ImageSpec, call: &Call) -> Vec<Vec<Outcome>> {
-        let each = || clips.iter().flat_map(|clip| clip.clip.rows.iter().enumerate().map(move |(place, row)| (clip, place, row)));
-        let specs: Vec<DecodeSpec> = each().map(|(_, _, row)| VideoSpec::at(row.frame, spec.clone()).into()).collect();
-        let mut slots = Vec::with_capacity(specs.len());
-        for ((clip, place, _), spec) in each().zip(&specs) {
-            let FoundClip { id, facts, .. } = clip.clip;
-            slots.push(Slot { id, spec, version: facts.version.as_str(), batch: clip.batch, at: clip.first + place });
-        }
-        let outcomes = self.slots(&slots, vec![None; slots.len()], call, self.deadline(call)).await;
+        let frames = clips.iter().flat_map(|slots| {
+            let ClipSlots { clip: FoundClip { id, facts, rows }, batch, first } = *slots;
+            let transport = if facts.has_yuv420() { call.transport } else { Transport::Rgb };
+            let framed = move |(row, at): (&FrameRow, usize)| Framed {
+                id,
+                version: &facts.version,
+                frame: row.frame,
+                batch,
+                at,
+                transport,
+            };
+            rows.iter().zip(first..).map(framed)
+        });
+        let frames: Vec<Framed<'_>> = frames.collect();
+        let outcomes = self.framed(&frames, spec, call).await;
         let mut outcomes = outcomes.into_iter();
         let ended = |clip: &ClipSlots<'_>| {
             let ended = clip.clip.rows.iter().zip(clip.first..).zip(outcomes.by_ref());
@@ -189,7 +202,8 @@ impl<'a> Wanted<'a> {
         let Clip { id, frames: selector } = clip;
         let facts = facts.clone()?;
         if facts.media.format.is_empty() {
-            return Err(Error::new(ErrorKind::Undecodable, "neither a video nor an animation nor a picture").about(id));
+            let none = || Error::new(ErrorKind::Undecodable, "neither a video nor an animation nor a picture");
+            return Err(facts.refused.clone().unwrap_or_else(none).about(id));
         }
         let counted = match selector {
             Selector::Frames(frames) => Some(facts.counted(frames).map_err(|error| error.about(id))?),
@@ -225,6 +239,11 @@ impl ObjectFacts {
         self.video.as_ref().map(|video| video.frames).or(self.frames.map(u64::from))
     }
 
+    /// Whether its frames have planes of 4:2:0 in 8 bits.
+    pub fn has_yuv420(&self) -> bool {
+        self.video.as_ref().is_some_and(|video| matches!(&*video.pix_fmt, "yuv420p" | "yuvj420p"))
+    }
+
     /// Indices counted from the start, as far as it is known where the end is.
     ///
     /// # Errors
@@ -248,8 +267,8 @@ impl ObjectFacts {
         indices.iter().map(count).collect()
     }
 
-    /// The shape of each frame by `spec`, in the order of its layout, as far as frames are of the size that is told; `None` where it
-    /// cannot be made, and of planes.
+    /// The shape of each frame by `spec`, in the order of its layout, as far as frames are of the size that is told; `None` where that
+    /// does not say, and of planes.
     pub fn shape(&self, spec: &ImageSpec) -> Option<[u32; 3]> {
         let (width, height, orientation) = (self.media.width, self.media.height, self.media.orientation);
         let is_known = width > 0 && height > 0 && spec.layout != Layout::Planes;

@@ -8,6 +8,7 @@ use crate::ask::Reply;
 use crate::error::{Error, ErrorKind};
 use crate::object::{ObjectId, RouteKey, Version, unescaped};
 use crate::pool::Target;
+use crate::spec::{ImageSpec, VideoSpec};
 use crate::wire::{
     ExplainBody, ExplainPayload, ItemHead, ListBody, ListPayload, ListRow, NodeRow, ObjectsBody, StatPayload, Verb, VideoFacts,
     codec, ext,
@@ -48,9 +49,34 @@ pub struct ObjectFacts {
     pub frames: Option<u32>,
     /// What is known of the video, if it is one.
     pub video: Option<VideoFacts>,
+    /// Why it is no picture and no video, if it is none.
+    pub refused: Option<Error>,
+}
+
+/// What a request for facts says of the stream that they are to be of.
+pub(super) fn stat_spec(stream: Option<u32>) -> String {
+    stream.map_or(String::new(), |_| VideoSpec::at(0, ImageSpec::of_stream(stream)).to_string())
+}
+
+/// What [`ext::REFUSED`] says.
+fn refusal(said: &[u8]) -> Option<Error> {
+    let (status, words) = said.split_first_chunk()?;
+    let words = &words[..words.len().min(ext::REFUSED_BYTES_MAX)];
+    let message = String::from_utf8_lossy(words).into_owned();
+    Error::from_item(&ItemHead { status: u16::from_le_bytes(*status), message, ..ItemHead::default() })
 }
 
 impl ObjectFacts {
+    /// Itself, if it speaks of that stream: a node of an older release speaks of the best one.
+    pub(super) fn of_stream(self, id: &ObjectId, stream: u32) -> Result<Self, Error> {
+        match self.video.as_ref().and_then(VideoFacts::stream) == Some(stream) {
+            true => Ok(self),
+            false => {
+                Err(Error::new(ErrorKind::Unsupported, format!("no stream {stream}: not a video, or an older node")).about(id))
+            }
+        }
+    }
+
     /// From an item of a reply to `Stat`.
     pub(super) async fn receive(item: &ItemHead, reply: &mut Reply) -> Result<Self, Error> {
         if let Some(error) = Error::from_item(item) {
@@ -60,7 +86,8 @@ impl ObjectFacts {
         let mode = item.addition(ext::MODE).map(String::from_utf8_lossy).unwrap_or_default().into_owned();
         let frames = item.addition(ext::FRAMES).and_then(|bytes| bytes.try_into().ok()).map(u32::from_le_bytes);
         let video = item.addition(ext::VIDEO).map(codec::decode).transpose().map_err(|e| protocol(e.to_string()))?;
-        Ok(Self { version, size: item.size, media: reply.message(item).await?, mode, frames, video })
+        let refused = item.addition(ext::REFUSED).and_then(refusal);
+        Ok(Self { version, size: item.size, media: reply.message(item).await?, mode, frames, video, refused })
     }
 }
 
@@ -111,11 +138,25 @@ impl Client {
     /// # Errors
     /// As [`Client::read`].
     pub async fn stat(&self, id: &ObjectId, call: &Call) -> Result<ObjectFacts, Error> {
-        self.stat_by(id, call, self.deadline(call)).await
+        self.stat_by(id, None, call, self.deadline(call)).await
     }
 
-    pub(super) async fn stat_by(&self, id: &ObjectId, call: &Call, deadline: Instant) -> Result<ObjectFacts, Error> {
-        let body = &ObjectsBody { uris: vec![id.to_string()], spec: String::new() };
+    /// The same of one stream of a video's container, by its index there.
+    ///
+    /// # Errors
+    /// As [`Client::stat`]; `Unsupported`, naming those that there are, where it is none of its video streams.
+    pub async fn stat_stream(&self, id: &ObjectId, stream: u32, call: &Call) -> Result<ObjectFacts, Error> {
+        self.stat_by(id, Some(stream), call, self.deadline(call)).await?.of_stream(id, stream)
+    }
+
+    pub(super) async fn stat_by(
+        &self,
+        id: &ObjectId,
+        stream: Option<u32>,
+        call: &Call,
+        deadline: Instant,
+    ) -> Result<ObjectFacts, Error> {
+        let body = &ObjectsBody { uris: vec![id.to_string()], spec: stat_spec(stream) };
         let ask = |chosen: Chosen| async move {
             let mut reply = self.ask(&chosen, Verb::Stat, body, "", call, deadline).await?;
             let item = reply.next().await?.ok_or_else(|| Error::new(ErrorKind::Unavailable, "the reply is empty"))?;

@@ -18,8 +18,9 @@ use super::{Call, Client};
 use crate::ask::Reply;
 use crate::batch::Batch;
 use crate::error::{Error, ErrorKind};
-use crate::frame::TensorHead;
+use crate::frame::{Layout, TensorHead};
 use crate::object::Version;
+use crate::pixels::yuv;
 use crate::pool::{Kind, Link};
 use crate::wire::{ItemHead, Verb};
 use crate::zeroed::Zeroed;
@@ -226,9 +227,9 @@ impl<'a> Ask<'a> {
         if let Some(error) = Error::from_item(item) {
             return Taken::Failed(error);
         }
-        let head = item.tensor.ok_or_else(|| protocol("a picture without shape"));
-        let head = head.and_then(|tensor| TensorHead::try_from(tensor).map_err(|e| protocol(&e.to_string())));
-        let Slot { spec, batch, at, .. } = self.slots[item.index as usize];
+        let head = item.tensor_head().map_err(|e| protocol(&e.to_string()));
+        let head = head.and_then(|head| head.ok_or_else(|| protocol("a picture without shape")));
+        let Slot { spec, batch, at, converted, .. } = self.slots[item.index as usize];
         let head = head.and_then(|head| of_spec(head, spec.image()));
         let version = Version::new(&item.version).map_err(|e| protocol(&e.to_string()));
         let (head, version) = match (head, version) {
@@ -240,6 +241,14 @@ impl<'a> Ask<'a> {
         let bytes = item.payload_bytes as usize;
         if batch.is_over(at) {
             return self.client.pass(reply, bytes, still, open).await.map_or_else(Taken::Broken, |()| Taken::Beaten);
+        }
+        if converted {
+            return match self.converted((batch, at), head, reply, still, open).await {
+                Ok(true) => Taken::Picture(version),
+                Ok(false) => Taken::Beaten,
+                Err(error) if matches!(error.kind, ErrorKind::Invalid | ErrorKind::Unsupported) => Taken::Failed(error),
+                Err(error) => Taken::Broken(error),
+            };
         }
         if batch.is_taken(at) {
             return match self.beside((batch, at), head, reply, still, open).await {
@@ -292,6 +301,36 @@ impl<'a> Ask<'a> {
         self.client.payload(reply, memory.bytes_mut(), &mut 0, still, open).await?;
         let Some(mut place) = batch.claim(at, head).await? else { return Ok(false) };
         place.bytes().copy_from_slice(memory.bytes());
+        place.done();
+        Ok(true)
+    }
+}
+
+impl Ask<'_> {
+    /// Receives the planes of a frame and makes its RGB of them; whether this request was first to have it.
+    ///
+    /// # Errors
+    /// `Unsupported`: planes of another kind, or of one that is not told.
+    async fn converted(
+        self,
+        (batch, at): (&Batch, usize),
+        head: TensorHead,
+        reply: &mut Reply,
+        still: Option<Duration>,
+        open: &(impl Fn() -> usize + Sync),
+    ) -> Result<bool, Error> {
+        let memory = usize::try_from(head.bytes()).ok().and_then(Zeroed::new);
+        let mut memory = memory.ok_or_else(|| protocol("planes larger than memory"))?;
+        self.client.payload(reply, memory.bytes_mut(), &mut 0, still, open).await?;
+        let (width, height) = head.source;
+        let unsupported = |what: String| Error::new(ErrorKind::Unsupported, what);
+        let format = head.format.filter(|format| format.is_yuv420());
+        let format = format.ok_or_else(|| unsupported("no planes of 4:2:0 in 8 bits".into()))?;
+        let planes = format.packed(memory.bytes(), width as usize, height as usize);
+        let planes = planes.map_err(|error| unsupported(error.to_string()))?;
+        let rgb = TensorHead { shape: [height, width, 3], layout: Layout::Hwc, format: None, ..head };
+        let Some(mut place) = batch.claim(at, rgb).await? else { return Ok(false) };
+        yuv::rgb(&planes, place.bytes()).map_err(|error| protocol(&error.to_string()))?;
         place.done();
         Ok(true)
     }

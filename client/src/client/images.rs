@@ -44,7 +44,7 @@ impl Client {
     /// deadline: `Busy`, `Timeout`, `Unavailable`. `Invalid` for a picture that does not fit an `out` buffer.
     pub async fn images(&self, ids: &[ObjectId], spec: &ImageSpec, batch: &Batch, call: &Call) -> Vec<Outcome> {
         let spec = spec.clone().into();
-        let slot = |(at, id)| Slot { id, spec: &spec, version: "", batch, at };
+        let slot = |(at, id)| Slot { id, spec: &spec, version: "", batch, at, converted: false };
         let slots: Vec<Slot<'_>> = ids.iter().enumerate().map(slot).collect();
         self.slots(&slots, vec![None; slots.len()], call, self.deadline(call)).await
     }
@@ -61,10 +61,71 @@ impl Client {
         batch: &Batch,
         call: &Call,
     ) -> Vec<Outcome> {
-        let specs: Vec<DecodeSpec> = frames.iter().map(|&frame| VideoSpec::at(frame, spec.clone()).into()).collect();
-        let slot = |(at, spec)| Slot { id, spec, version: version.as_str(), batch, at };
-        let slots: Vec<Slot<'_>> = specs.iter().enumerate().map(slot).collect();
-        self.slots(&slots, vec![None; slots.len()], call, self.deadline(call)).await
+        let wanted = |(at, &frame)| Framed { id, version, frame, batch, at, transport: call.transport };
+        let wanted: Vec<Framed<'_>> = frames.iter().enumerate().map(wanted).collect();
+        self.framed(&wanted, spec, call).await
+    }
+
+    /// Decodes frames of videos and animations, each into its slot.
+    pub(super) async fn framed(&self, wanted: &[Framed<'_>], spec: &ImageSpec, call: &Call) -> Vec<Outcome> {
+        let deadline = self.deadline(call);
+        let planes = ImageSpec { layout: Layout::Planes, ..spec.clone() };
+        let is_converted = |framed: &Framed<'_>| framed.transport == Transport::Yuv420 && spec.is_rgb_as_stored();
+        let spec_of = |framed: &Framed<'_>, converted| {
+            VideoSpec::at(framed.frame, if converted { planes.clone() } else { spec.clone() }).into()
+        };
+        let specs: Vec<DecodeSpec> = wanted.iter().map(|framed| spec_of(framed, is_converted(framed))).collect();
+        let slots: Vec<Slot<'_>> =
+            wanted.iter().zip(&specs).map(|(framed, spec)| framed.slot(spec, is_converted(framed))).collect();
+        let made = self.slots(&slots, vec![None; slots.len()], call, deadline).await;
+        let has_none = |slot: &Slot<'_>, made: &Outcome| {
+            slot.converted && made.as_ref().is_err_and(|error| error.kind == ErrorKind::Unsupported)
+        };
+        if !slots.iter().zip(&made).any(|(slot, made)| has_none(slot, made)) {
+            return made;
+        }
+        // What has no such planes is asked for once more, as it is otherwise.
+        let again = |(slot, made): (&Slot<'_>, Outcome)| {
+            if !has_none(slot, &made) {
+                return Some(made);
+            }
+            slot.batch.reopen(slot.at);
+            None
+        };
+        let known = slots.iter().zip(made).map(again).collect();
+        let specs: Vec<DecodeSpec> = wanted.iter().map(|framed| spec_of(framed, false)).collect();
+        let slots: Vec<Slot<'_>> = wanted.iter().zip(&specs).map(|(framed, spec)| framed.slot(spec, false)).collect();
+        self.slots(&slots, known, call, deadline).await
+    }
+}
+
+/// How frames of a video travel, where they are wanted as RGB of their own size. The pixels are the same.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Transport {
+    /// As RGB, three bytes a pixel.
+    #[default]
+    Rgb,
+    /// As planes of 4:2:0, which the nodes keep too: one and a half bytes a pixel, made into RGB here. It pays where the network or the
+    /// cluster's memory is the bound and this process has CPU time to spare. Frames of other formats travel as RGB.
+    Yuv420,
+}
+
+/// One frame that is wanted, and where it goes.
+#[derive(Clone, Copy)]
+pub(super) struct Framed<'a> {
+    pub(super) id: &'a ObjectId,
+    pub(super) version: &'a Version,
+    pub(super) frame: u64,
+    pub(super) batch: &'a Batch,
+    /// Its slot in that batch.
+    pub(super) at: usize,
+    pub(super) transport: Transport,
+}
+
+impl<'a> Framed<'a> {
+    fn slot(&self, spec: &'a DecodeSpec, converted: bool) -> Slot<'a> {
+        let Self { id, version, batch, at, .. } = *self;
+        Slot { id, spec, version: version.as_str(), batch, at, converted }
     }
 }
 
@@ -78,6 +139,8 @@ pub(super) struct Slot<'a> {
     pub(super) batch: &'a Batch,
     /// Its place in that batch.
     pub(super) at: usize,
+    /// Whether it comes as planes, and is to hold RGB.
+    pub(super) converted: bool,
 }
 
 impl<'a> Slot<'a> {
@@ -152,7 +215,7 @@ pub(super) fn of_spec(head: TensorHead, spec: &ImageSpec) -> Result<TensorHead, 
         Layout::Chw => head.shape[0],
         Layout::Planes => head.shape[0].max(head.shape[1]),
     };
-    let made = (head.layout, channels) == (spec.layout, spec.channels());
+    let made = (head.layout, head.dtype, channels) == (spec.layout, spec.dtype, spec.channels());
     match made && spec.fixed_shape().is_none_or(|shape| shape == head.shape) {
         true => Ok(head),
         false => Err(protocol(&format!("a picture of shape {:?}, which the spec does not give", head.shape))),
@@ -187,7 +250,7 @@ mod tests {
         let specs: Vec<DecodeSpec> = (0..1000).map(|frame| VideoSpec::at(u64::MAX - frame, image.clone()).into()).collect();
         assert!(specs.iter().all(|spec| spec.to_string().len() <= 256));
         let batch = Batch::new(0, 0);
-        let slot = |(id, spec)| Slot { id, spec, version: &version, batch: &batch, at: 0 };
+        let slot = |(id, spec)| Slot { id, spec, version: &version, batch: &batch, at: 0, converted: false };
         let slots: Vec<Slot<'_>> = ids.iter().zip(&specs).map(slot).collect();
         let pool = Pool::new(Default::default(), Naming::Id, 1 << 30, Arc::new(Machine));
         let link = pool.link(&Target::node("n", "a:1")).expect("link");
@@ -210,7 +273,8 @@ mod tests {
     fn pictures_are_of_the_spec() {
         let of = |shape, text: &str| {
             let layout = Layout::Hwc;
-            let head = TensorHead { shape, dtype: Dtype::U8, layout, source: (1, 1), orientation: 1, pts_seconds: 0.0 };
+            let head =
+                TensorHead { shape, dtype: Dtype::U8, layout, source: (1, 1), orientation: 1, pts_seconds: 0.0, format: None };
             of_spec(head, &text.parse().expect("spec")).map(drop).map_err(|error| error.kind)
         };
         for (shape, spec) in [([2, 4, 3], "image?size=4x2"), ([2, 4, 3], "image"), ([2, 4, 1], "image?mode=gray")] {

@@ -52,8 +52,20 @@ impl Client {
         let mut facts = None;
         while facts.is_none() {
             let begun = self.read_first(id, first, asked, &mut buffer, &mut got, &mut facts, &mut tries, call, deadline).await;
-            if let Err((link, error)) = begun {
-                tries.failed(self, error, link.as_ref(), deadline).await?;
+            let Err((link, error)) = begun else { break };
+            let past = match facts {
+                None => self.past_cluster(id, first, None, &tries, &error, deadline).await?,
+                // It broke off in the middle: what is missing is read below, of the same version.
+                Some(_) => None,
+            };
+            match past {
+                Some(part) => {
+                    buffer = self.room(asked, part.size)?;
+                    got = part.bytes.len();
+                    buffer.get_mut(..got).ok_or_else(|| protocol("bytes out of order"))?.copy_from_slice(&part.bytes);
+                    facts = Some(Facts { version: part.version, size: part.size });
+                }
+                None => tries.failed(self, error, link.as_ref(), deadline).await?,
             }
         }
         let Some(Facts { version, size }) = facts else { return Err(protocol("no facts")) };
@@ -82,19 +94,24 @@ impl Client {
         let Opened { link, mut reply, item } = self.open(tries, &body, "", call, deadline).await?;
         let received = async {
             let version = Version::new(&item.version).map_err(|e| protocol(e.to_string()))?;
-            let whole = asked.clamp(item.size);
-            if whole.len() > self.inner.config.memory {
-                let message = format!("{} bytes pass the client's memory: read ranges, or raise memory", whole.len());
-                return Err(Error::new(ErrorKind::TooLarge, message));
-            }
-            // Zeroed by the system where it is large: pages are touched once, by the bytes.
-            *buffer = vec![0; whole.len() as usize];
+            *buffer = self.room(asked, item.size)?;
             let part = first.clamp(item.size);
             let place = buffer.get_mut(..part.len() as usize).ok_or_else(|| protocol("bytes out of order"))?;
             let Facts { version, size } = facts.insert(Facts { version, size: item.size });
             self.receive(&mut reply, item, first.start(), place, got, version, Some(*size)).await
         };
         received.await.map_err(|error| (Some(link), error))
+    }
+
+    /// Room for what there is of `asked` in an object of `size` bytes.
+    fn room(&self, asked: ByteRange, size: u64) -> Result<Vec<u8>, Error> {
+        let whole = asked.clamp(size);
+        if whole.len() > self.inner.config.memory {
+            let message = format!("{} bytes pass the client's memory: read ranges, or raise memory", whole.len());
+            return Err(Error::new(ErrorKind::TooLarge, message));
+        }
+        // Zeroed by the system where it is large: pages are touched once, by the bytes.
+        Ok(vec![0; whole.len() as usize])
     }
 
     /// The spans of `whole` after the first, side by side, each into its part of the buffer.
@@ -145,7 +162,18 @@ impl Client {
             };
             match part {
                 Ok(()) => {}
-                Err((link, error)) => tries.failed(self, error, link.as_ref(), deadline).await?,
+                Err((link, error)) => {
+                    let rest = ByteRange::new(range.start() + got as u64, range.end()).ok_or_else(|| protocol("no rest"))?;
+                    match self.past_cluster(id, rest, Some(version), &tries, &error, deadline).await? {
+                        Some(part) => {
+                            let end = got + part.bytes.len();
+                            let place = into.get_mut(got..end).ok_or_else(|| protocol("bytes out of order"))?;
+                            place.copy_from_slice(&part.bytes);
+                            got = end;
+                        }
+                        None => tries.failed(self, error, link.as_ref(), deadline).await?,
+                    }
+                }
             }
         }
         Ok(())

@@ -21,8 +21,9 @@ pub struct Selected {
 }
 
 impl Client {
-    /// Finds the frames of a video that `selector` means: their indices, when they are shown, and for how long. `version` pins the version;
-    /// without it the current one is asked. The frames themselves are [`Client::frames`]', by these indices and that version.
+    /// Finds the frames of a video, of its best stream or of `stream`, that `selector` means: their indices, when they are shown, and for
+    /// how long. `version` pins the version; without it the current one is asked. The frames themselves are [`Client::frames`]', by these
+    /// indices and that version.
     ///
     /// # Errors
     /// `OutOfRange` for a frame or a time that the video does not have, with what would be right; `Unsupported` for what is no video; and
@@ -32,20 +33,21 @@ impl Client {
         id: &ObjectId,
         version: Option<&Version>,
         selector: &Selector,
+        stream: Option<u32>,
         call: &Call,
     ) -> Result<Selected, Error> {
-        self.select_by(id, version, selector, call, self.deadline(call)).await
+        self.select_by((id, version), selector, stream, call, self.deadline(call)).await
     }
 
     pub(super) async fn select_by(
         &self,
-        id: &ObjectId,
-        version: Option<&Version>,
+        (id, version): (&ObjectId, Option<&Version>),
         selector: &Selector,
+        stream: Option<u32>,
         call: &Call,
         deadline: Instant,
     ) -> Result<Selected, Error> {
-        let kind = IndexKind::Selected(selector.clone()).to_string();
+        let kind = IndexKind::Selected { frames: selector.clone(), stream }.to_string();
         let body = &IndexBody { uri: id.to_string(), kind, start: 0, count: 0 };
         let pin = version.map_or("", Version::as_str);
         let ask = |chosen: Chosen| async move {
@@ -106,7 +108,7 @@ mod tests {
         let config = ClientConfig { tls: authority.trust(), ..ClientConfig::new(&node.row.quic) };
         let client = Client::new(config).expect("client");
         let (id, version) = (ObjectId::new("abc", "v.mp4").expect("id"), Version::new("\"v\"").expect("version"));
-        let found = client.select(&id, Some(&version), &text.parse().expect("selector"), &Call::default()).await;
+        let found = client.select(&id, Some(&version), &text.parse().expect("selector"), None, &Call::default()).await;
         (found, node)
     }
 

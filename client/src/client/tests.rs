@@ -2,7 +2,9 @@
 
 mod clips;
 mod hedges;
+mod past;
 mod stalls;
+mod transport;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

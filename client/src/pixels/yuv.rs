@@ -2,7 +2,8 @@
 //!
 //! The definition is arithmetic (SEMANTICS.md, "Video"): a luma sample takes the chroma sample of its block, the matrix is a fraction,
 //! the result is rounded once, half up, and clipped. No float decides a value; `coefs` has the integers and why they are equal to the
-//! fractions, `scalar` is the definition as a program, `avx2` the same bytes sooner (8 and 10 bits, chroma whole or halved in a row).
+//! fractions, `scalar` is the definition as a program, `avx2` the same bytes sooner (8 and 10 bits, chroma whole or halved in a row);
+//! `deep` keeps the samples' depth. A [`Format`] is what travels beside planes that are made into colours elsewhere.
 //!
 //! ```
 //! use framecache::pixels::yuv::{Matrix, Plane, Planes, Range, rgb};
@@ -16,6 +17,8 @@
 //! ```
 
 mod coefs;
+mod deep;
+mod format;
 mod scalar;
 
 #[cfg(target_arch = "x86_64")]
@@ -28,6 +31,8 @@ use std::ops;
 
 use super::{Isa, SIDE_MAX};
 use coefs::Coefs;
+pub use deep::rgb16;
+pub use format::Format;
 
 /// Samples of one kind: rows from the top, with or without padding behind them.
 #[derive(Clone, Copy, Debug)]
@@ -151,6 +156,12 @@ impl Planes<'_> {
     /// # Errors
     /// All of [`PlanesError`] but `Rows` and `Out`.
     pub fn check(&self) -> Result<(), PlanesError> {
+        self.check_shape()?;
+        (0..self.planes()).try_for_each(|plane| self.check_plane(plane))
+    }
+
+    /// The same but for where planes lie.
+    fn check_shape(&self) -> Result<(), PlanesError> {
         let Self { width, height, .. } = *self;
         if !(8..=16).contains(&self.bits) {
             return Err(PlanesError::Bits(self.bits));
@@ -163,15 +174,20 @@ impl Planes<'_> {
         if width == 0 || height == 0 || long || bytes.is_none_or(|bytes| bytes > isize::MAX as usize) {
             return Err(PlanesError::Size { width, height });
         }
-        (0..self.planes()).try_for_each(|plane| self.check_plane(plane))
+        Ok(())
+    }
+
+    /// Columns and rows of a plane.
+    fn plane_size(&self, plane: usize) -> (usize, usize) {
+        match plane {
+            0 => (self.width, self.height),
+            _ => (self.width.div_ceil(1 << self.shift.0), self.height.div_ceil(1 << self.shift.1)),
+        }
     }
 
     fn check_plane(&self, plane: usize) -> Result<(), PlanesError> {
         let Plane { bytes, stride } = self.planes[plane];
-        let (columns, rows) = match plane {
-            0 => (self.width, self.height),
-            _ => (self.width.div_ceil(1 << self.shift.0), self.height.div_ceil(1 << self.shift.1)),
-        };
+        let (columns, rows) = self.plane_size(plane);
         let row_bytes = columns * self.sample_bytes();
         let last = (rows - 1).checked_mul(stride).and_then(|start| start.checked_add(row_bytes));
         match stride >= row_bytes && last.is_some_and(|end| end <= bytes.len()) {

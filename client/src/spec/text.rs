@@ -9,7 +9,7 @@ use super::{
     Alpha, Damaged, Depth, ImageSpec, Mode, Orientation, Profile, Resize, SELECTION_BYTES_MAX, SPEC_BYTES_MAX, Selection,
     Selector, SpecError, Truncated, VideoSpec,
 };
-use crate::frame::Layout;
+use crate::frame::{Dtype, Layout};
 use crate::pixels::{Filter, Window};
 use given::Given;
 
@@ -114,6 +114,9 @@ impl ImageSpec {
         if self.layout != Layout::default() {
             put(f, format_args!("layout={}", name(LAYOUTS, self.layout)))?;
         }
+        if self.dtype != Dtype::default() {
+            put(f, format_args!("dtype={}", name(DTYPES, self.dtype)))?;
+        }
         if self.orientation != Orientation::default() {
             put(f, format_args!("orientation={}", name(ORIENTATIONS, self.orientation)))?;
         }
@@ -122,6 +125,9 @@ impl ImageSpec {
         }
         if self.damaged != Damaged::default() {
             put(f, format_args!("damaged={}", name(DAMAGED, self.damaged)))?;
+        }
+        if let Some(stream) = self.stream {
+            put(f, format_args!("stream={stream}"))?;
         }
         if self.profile != Profile::default() {
             put(f, format_args!("profile={}", self.profile.name()))?;
@@ -204,10 +210,11 @@ const FILTER_NAMES: &str = "nearest, box, bilinear, hamming, bicubic or lanczos"
 const MODES: &[(&str, Mode)] = &[("rgb", Mode::Rgb), ("gray", Mode::Gray)];
 const DEPTHS: &[(&str, Depth)] = &[("pillow", Depth::Pillow), ("scale", Depth::Scale)];
 const LAYOUTS: &[(&str, Layout)] = &[("hwc", Layout::Hwc), ("chw", Layout::Chw), ("planes", Layout::Planes)];
+const DTYPES: &[(&str, Dtype)] = &[("u8", Dtype::U8), ("u16", Dtype::U16)];
 const ORIENTATIONS: &[(&str, Orientation)] = &[("ignore", Orientation::Ignore), ("apply", Orientation::Apply)];
 const TRUNCATED: &[(&str, Truncated)] = &[("error", Truncated::Error), ("pad", Truncated::Pad)];
 const DAMAGED: &[(&str, Damaged)] = &[("error", Damaged::Error), ("keep", Damaged::Keep)];
-const PROFILES: &[(&str, Profile)] = &[("exact", Profile::Exact), ("fast", Profile::Fast)];
+const PROFILES: &[(&str, Profile)] = &[("exact", Profile::Exact), ("fast", Profile::Fast), ("swscale", Profile::Swscale)];
 
 pub(super) fn wrong(name: &'static str, value: &str, want: &'static str) -> SpecError {
     SpecError::Value { name, value: clip(value), want }
@@ -256,6 +263,9 @@ mod tests {
             ("video?damaged=error&frames=1", "video?frames=1"),
             ("video?profile=fast&damaged=keep&frames=1&truncated=pad", "video?frames=1&truncated=pad&damaged=keep&profile=fast"),
             ("video?layout=planes&filter=box&frames=1&damaged=keep", "video?frames=1&layout=planes&damaged=keep"),
+            ("video?dtype=u8&frames=1", "video?frames=1"),
+            ("video?stream=01&frames=1&layout=planes", "video?frames=1&layout=planes&stream=1"),
+            ("video?dtype=u16&frames=1&layout=chw&crop=8&flip=h", "video?frames=1&crop=8&flip=h&layout=chw&dtype=u16"),
         ] {
             assert_eq!(text.parse::<DecodeSpec>().expect("spec").to_string(), canonical);
             assert_eq!(canonical.parse::<DecodeSpec>().expect("spec").to_string(), canonical);
@@ -276,6 +286,10 @@ mod tests {
             ("video?frames=8&short=256", "video?short=256#exact-1", 0xf026f53db1dac08c0b0be885f9ad3112),
             ("video?frames=0&layout=planes", "video?layout=planes#exact-1", 0xe2023959298c8db6218dcc8038233dc7),
             ("video?frames=0&damaged=keep", "video?damaged=keep#exact-1", 0x8ed71d615f3fd449933e36a8ce694f66),
+            ("video?frames=0&dtype=u16", "video?dtype=u16#exact-1", 0xaf64c64cb5e6577702032cacfd986e70),
+            ("video?frames=0&stream=0", "video?stream=0#exact-1", 0x1b5c058dec537bb7b652173bcb883738),
+            ("video?frames=0&profile=fast", "video?profile=fast#fast-2", 0xe1f779f06286faa888a2b2baad0d22ca),
+            ("video?frames=0&profile=swscale", "video?profile=swscale#swscale-1.6", 0xe11418779a8203924207ea09c01f6598),
         ] {
             let spec: DecodeSpec = text.parse().expect("spec");
             assert_eq!((&*spec.keyed_text(), spec.hash()), (keyed, hash));
@@ -325,12 +339,26 @@ mod tests {
             "video?frames=0&layout=planes&short=9",
             "video?frames=0&layout=planes&orientation=apply",
             "video?frames=0&layout=planes&mode=gray",
+            "video?frames=0&layout=planes&dtype=u16",
+            "image?dtype=u16",
+            "image?stream=0",
+            "image?profile=swscale",
+            "video?frames=0&stream=64",
+            "video?frames=0&stream=-1",
+            "video?frames=0&stream=best",
             "image?layout=planes",
             "image?damaged=keep",
         ] {
             assert!(text.parse::<DecodeSpec>().is_err(), "{text}");
         }
-        for text in ["video?fps=2&from=0&to=1", "image?depth=keep", "image?depth=scale&alpha=keep", "image?dtype=f16"] {
+        for text in [
+            "video?fps=2&from=0&to=1",
+            "image?depth=keep",
+            "image?depth=scale&alpha=keep",
+            "image?dtype=f16",
+            "video?frames=0&dtype=u16&short=9",
+            "video?frames=0&dtype=u16&mode=gray",
+        ] {
             assert!(matches!(text.parse::<DecodeSpec>(), Err(SpecError::Unsupported(_))), "{text}");
         }
         let long = "image?".to_owned() + &"&short=1".repeat(1000);

@@ -9,6 +9,7 @@ use rkyv::util::AlignedVec;
 use rkyv::{Archive, Deserialize, Serialize};
 
 use crate::frame::{Dtype, Layout, TensorHead};
+use crate::pixels::yuv::Format;
 use crate::wire::*;
 
 /// Bytes of a message's length field.
@@ -172,13 +173,34 @@ impl TryFrom<TensorItem> for TensorHead {
     type Error = CodecError;
 
     fn try_from(item: TensorItem) -> Result<Self, CodecError> {
-        bound(item.dtype == Dtype::U8 as u8, "dtype")?;
+        let dtype = Dtype::from_number(item.dtype).ok_or(CodecError::Field("dtype"))?;
         let layout = Layout::from_number(item.layout).ok_or(CodecError::Field("layout"))?;
         bound((1..=8).contains(&item.orientation), "orientation")?;
         bound(item.shape.iter().all(|&side| side > 0), "shape")?;
         let source = (item.source[0], item.source[1]);
         let (shape, orientation, pts_seconds) = (item.shape, item.orientation, item.pts_seconds);
-        Ok(TensorHead { shape, dtype: Dtype::U8, layout, source, orientation, pts_seconds })
+        Ok(TensorHead { shape, dtype, layout, source, orientation, pts_seconds, format: None })
+    }
+}
+
+impl ItemHead {
+    /// What the payload looks like, if it is a picture or a frame.
+    ///
+    /// # Errors
+    /// `Field` for what cannot be.
+    pub fn tensor_head(&self) -> Result<Option<TensorHead>, CodecError> {
+        let Some(item) = self.tensor else { return Ok(None) };
+        let head = TensorHead::try_from(item)?;
+        let number = self.addition(ext::FORMAT).filter(|_| head.layout == Layout::Planes);
+        let format = number.and_then(|bytes| Format::from_number(u16::from_le_bytes(bytes.try_into().ok()?)));
+        Ok(Some(TensorHead { format, ..head }))
+    }
+
+    /// The same with such a payload.
+    pub fn with_tensor(mut self, head: &TensorHead) -> Self {
+        self.tensor = Some((*head).into());
+        self.ext.extend(head.format.map(|format| (ext::FORMAT, format.number().to_le_bytes().to_vec())));
+        self
     }
 }
 

@@ -7,7 +7,7 @@ use rkyv::{Archive, Deserialize, Serialize};
 
 use super::codec::{CodecError, Message, bound};
 use super::{CONTROL_BYTES_MAX, EXT_FIELDS_MAX, Ext};
-use crate::spec::{SELECTED_MAX, Selector, SpecError};
+use crate::spec::{ImageSpec, SELECTED_MAX, STREAMS_MAX, Selection, Selector, SpecError};
 
 /// Longest archive of [`VideoFacts`], in bytes: it travels in an item head.
 pub const VIDEO_FACTS_BYTES_MAX: usize = 2 << 10;
@@ -67,6 +67,50 @@ pub struct VideoFacts {
     pub ext: Ext,
 }
 
+/// Numbers of [`VideoFacts::ext`].
+pub mod fact {
+    /// Frames a second as the header claims: over and under the line, a `u32` each, little-endian.
+    pub const HEADER_FPS: u16 = 1;
+    /// Width of a pixel by its height, where the container says: as above.
+    pub const SAMPLE_ASPECT: u16 = 2;
+    /// Which stream of the container it is: its index, one byte.
+    pub const STREAM: u16 = 3;
+    /// The container's video streams: their indices, a byte each.
+    pub const STREAMS: u16 = 4;
+}
+
+impl VideoFacts {
+    fn fact(&self, number: u16) -> Option<&[u8]> {
+        self.ext.iter().find(|(found, _)| *found == number).map(|(_, bytes)| &bytes[..])
+    }
+
+    fn ratio(&self, number: u16) -> Option<(u32, u32)> {
+        let halves: &[u8; 8] = self.fact(number)?.try_into().ok()?;
+        let [over, under] = [0, 4].map(|at| u32::from_le_bytes([halves[at], halves[at + 1], halves[at + 2], halves[at + 3]]));
+        (over > 0 && under > 0).then_some((over, under))
+    }
+
+    /// Frames a second as the file's header claims, over and under the line.
+    pub fn header_fps(&self) -> Option<(u32, u32)> {
+        self.ratio(fact::HEADER_FPS)
+    }
+
+    /// Width of a pixel by its height, over and under the line, where the container says.
+    pub fn sample_aspect(&self) -> Option<(u32, u32)> {
+        self.ratio(fact::SAMPLE_ASPECT)
+    }
+
+    /// Index of this stream in its container; `None`: the node does not say.
+    pub fn stream(&self) -> Option<u32> {
+        self.fact(fact::STREAM)?.first().map(|&stream| stream.into())
+    }
+
+    /// Indices of all video streams of the container, attached pictures among them.
+    pub fn streams(&self) -> Vec<u32> {
+        self.fact(fact::STREAMS).unwrap_or_default().iter().map(|&stream| stream.into()).collect()
+    }
+}
+
 impl Message for VideoFacts {
     const NAME: &'static str = "video facts";
     const BYTES_MAX: usize = VIDEO_FACTS_BYTES_MAX;
@@ -90,19 +134,30 @@ pub enum IndexKind {
     Video {
         /// Whether it has to be proved first, by decoding each part of the video alone.
         proved: bool,
+        /// Which of the video's streams, if not FFmpeg's best: ` stream=1` behind the others.
+        stream: Option<u32>,
     },
     /// `video?frames=…`, `video?at=…`, `video?from=…`, `video?uniform=…`, `video?` for all: which frames that comes to, answered with
     /// [`SelectedPayload`].
-    Selected(Selector),
+    Selected {
+        /// Which frames.
+        frames: Selector,
+        /// Of which stream, if not FFmpeg's best: `stream=1` among the others.
+        stream: Option<u32>,
+    },
 }
 
 impl fmt::Display for IndexKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            IndexKind::Video { proved: false } => f.write_str("video"),
-            IndexKind::Video { proved: true } => f.write_str("video proved"),
-            IndexKind::Selected(Selector::ALL) => f.write_str("video?"),
-            IndexKind::Selected(selector) => selector.fmt(f),
+            IndexKind::Video { proved, stream } => {
+                f.write_str(if *proved { "video proved" } else { "video" })?;
+                stream.map_or(Ok(()), |stream| write!(f, " stream={stream}"))
+            }
+            IndexKind::Selected { frames: Selector::ALL, stream: None } => f.write_str("video?"),
+            IndexKind::Selected { frames, stream } => {
+                Selection { frames: frames.clone(), image: ImageSpec::of_stream(*stream) }.fmt(f)
+            }
         }
     }
 }
@@ -111,10 +166,20 @@ impl FromStr for IndexKind {
     type Err = SpecError;
 
     fn from_str(text: &str) -> Result<Self, SpecError> {
-        match text {
-            "video" => Ok(IndexKind::Video { proved: false }),
-            "video proved" => Ok(IndexKind::Video { proved: true }),
-            _ => text.parse().map(IndexKind::Selected),
+        let (whole, stream) = match text.split_once(" stream=") {
+            Some((whole, stream)) => (whole, Some(stream.parse::<u32>().ok().filter(|&stream| stream < STREAMS_MAX))),
+            None => (text, None),
+        };
+        match (whole, stream) {
+            ("video", None | Some(Some(_))) => Ok(IndexKind::Video { proved: false, stream: stream.flatten() }),
+            ("video proved", None | Some(Some(_))) => Ok(IndexKind::Video { proved: true, stream: stream.flatten() }),
+            _ => {
+                let Selection { frames, image } = text.parse()?;
+                match image == ImageSpec::of_stream(image.stream) {
+                    true => Ok(IndexKind::Selected { frames, stream: image.stream }),
+                    false => Err(SpecError::Unsupported("how frames are made, where it is asked which".into())),
+                }
+            }
         }
     }
 }
@@ -274,14 +339,30 @@ mod tests {
             "video?at=1.5",
             "video?from=1&to=2&fps=30000/1001",
             "video?uniform=8",
+            "video stream=0",
+            "video proved stream=63",
+            "video?stream=1",
+            "video?uniform=8&stream=1",
         ] {
             assert_eq!(text.parse::<IndexKind>().expect(text).to_string(), text);
         }
-        assert_eq!("video?".parse(), Ok(IndexKind::Selected(Selector::ALL)));
-        for text in ["", "tar", "video ", "videos", "video?uniform=8&short=256", "video?nope=1", "image"] {
+        assert_eq!("video?".parse(), Ok(IndexKind::Selected { frames: Selector::ALL, stream: None }));
+        for text in [
+            "",
+            "tar",
+            "video ",
+            "video stream=",
+            "video stream=64",
+            "video stream=1 proved",
+            "video?stream=64",
+            "videos",
+            "video?uniform=8&short=256",
+            "video?nope=1",
+            "image",
+        ] {
             assert!(text.parse::<IndexKind>().is_err(), "{text}");
         }
-        let frames = IndexKind::Selected(Selector::Frames(vec![i64::MIN; SELECTED_MAX]));
+        let frames = IndexKind::Selected { frames: Selector::Frames(vec![i64::MIN; SELECTED_MAX]), stream: Some(63) };
         let body = IndexBody { uri: "x".repeat(8192), kind: frames.to_string(), start: 0, count: 0 };
         assert!(encode(&body).expect("encode").len() < BODY_BYTES_MAX);
         assert_eq!(body.kind.parse(), Ok(frames));

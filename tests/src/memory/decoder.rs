@@ -28,7 +28,8 @@ pub fn pixels(bytes: &[u8], spec: &DecodeSpec) -> Tensor {
     let mut dice = Dice::new(fnv(bytes) ^ fnv(spec.keyed_text().as_bytes()));
     let data: Vec<u8> = (0..width * height * 3).map(|_| dice.bits() as u8).collect();
     let (shape, source) = ([height, width, 3], (96, 64));
-    let head = TensorHead { shape, dtype: Dtype::U8, layout: Layout::Hwc, source, orientation: 1, pts_seconds: 0.0 };
+    let head =
+        TensorHead { shape, dtype: Dtype::U8, layout: Layout::Hwc, source, orientation: 1, pts_seconds: 0.0, format: None };
     Tensor { head, data: Bytes::from(data) }
 }
 

@@ -6,6 +6,7 @@ mod fleets;
 mod floods;
 mod herd;
 mod hostile;
+mod lost;
 mod moves;
 mod mutants;
 mod overload;

@@ -129,12 +129,15 @@ async fn the_other_verbs() {
     let line = |lines: &[(String, String)], name: &str| lines.iter().find(|(n, _)| n == name).map(|(_, value)| value.clone());
     let lines = client.explain(&id("never-read"), "", &call).await.expect("explain");
     assert_eq!(line(&lines, "flushed").as_deref(), Some("no"));
+    assert_eq!(line(&lines, "last fill").as_deref(), Some("none that is remembered since the start"));
     let raw = client.read(&id("picture.jpg"), 0, None, &call).await.expect("read");
     framecache_node::cache::Store::flush(&**cluster.node(0).store()).await;
     let lines = client.explain(&id("picture.jpg"), "", &call).await.expect("explain");
     assert_eq!(line(&lines, "owner").as_deref(), Some("node-0"));
     assert_eq!(line(&lines, "version"), Some(raw.version.to_string()));
     assert_eq!(line(&lines, "flushed").as_deref(), Some("yes"), "{lines:?}");
+    let filled = line(&lines, "last fill").expect("a fill");
+    assert!(filled.contains(&format!("from the origin, {} bytes in ", raw.bytes.len())), "{filled}");
 
     let member = "s3://photos/shard.tar!/a.jpg".parse().expect("id");
     let error = client.read(&member, 0, None, &call).await.expect_err("member");

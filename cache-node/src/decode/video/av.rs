@@ -9,6 +9,7 @@ mod demuxer;
 pub(super) mod encoder;
 mod picture;
 mod reader;
+mod swscale;
 
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::ptr;
@@ -23,6 +24,7 @@ pub(super) use decoder::{Decoder, Fed};
 pub(super) use demuxer::{Demuxer, Packet, Probing, Stream};
 pub(super) use picture::{Colours, Picture, format_name};
 pub(super) use reader::Reader;
+pub(super) use swscale::rgb24;
 
 /// A time that is not known.
 pub(super) const NO_TIME: i64 = i64::MIN;
@@ -41,6 +43,7 @@ pub(super) struct AvError(c_int);
 
 impl AvError {
     const AGAIN: Self = Self(ffi::AVERROR(libc::EAGAIN));
+    const INVALID: Self = Self(ffi::AVERROR(libc::EINVAL));
     const END: Self = Self(ffi::AVERROR_EOF);
     const NO_MEMORY: Self = Self(ffi::AVERROR(libc::ENOMEM));
 

@@ -31,6 +31,8 @@ pub(super) struct Info {
     pub(super) leading: bool,
     /// The second field of a picture whose first is in the packet before.
     pub(super) second_field: bool,
+    /// One picture that no other is predicted from, and nothing else. To be taken by [`Parser::tells_disposable`].
+    pub(super) disposable: bool,
 }
 
 /// Reads the packets of one stream, in order.
@@ -38,6 +40,8 @@ pub(super) struct Parser {
     codec: Codec,
     length_bytes: usize,
     h264: H264,
+    /// Whether HEVC pictures of more than the lowest layer were met.
+    is_layered: bool,
 }
 
 impl Parser {
@@ -46,7 +50,7 @@ impl Parser {
         if codec == Codec::H264 {
             h264.extradata(extradata);
         }
-        Self { codec, length_bytes: length_bytes(codec, extradata), h264 }
+        Self { codec, length_bytes: length_bytes(codec, extradata), h264, is_layered: false }
     }
 
     /// Whether the parameters at hand rule out that a packet is a field of a picture.
@@ -54,12 +58,22 @@ impl Parser {
         self.codec != Codec::H264 || self.h264.is_progressive()
     }
 
+    /// Whether what was said to be disposable is, by all that was met: of fields, each is predicted from the other, and what HEVC calls
+    /// no reference is none within its own temporal layer alone (7.4.2.2).
+    pub(super) fn tells_disposable(&self) -> bool {
+        match self.codec {
+            Codec::H264 => self.h264.is_progressive(),
+            Codec::Hevc => !self.is_layered,
+            _ => false,
+        }
+    }
+
     /// What `data` is, which the container flags as a key packet or not.
     pub(super) fn info(&mut self, data: &[u8], is_key: bool) -> Info {
         let flagged = if is_key { Start::Open } else { Start::No };
         match self.codec {
             Codec::H264 => self.h264.info(&nals(data, self.length_bytes)),
-            Codec::Hevc => hevc(&nals(data, self.length_bytes)),
+            Codec::Hevc => hevc(&nals(data, self.length_bytes), &mut self.is_layered),
             Codec::Vp8 => vp8(data),
             Codec::Vp9 => vp9(data),
             Codec::Av1 => obu::av1(data, flagged),
@@ -102,14 +116,18 @@ fn nals(data: &[u8], length_bytes: usize) -> Vec<&[u8]> {
     found
 }
 
-/// HEVC 7.3.1.2 and table 7-1: kinds 8 and 9 are RASL, 16 to 20 clean points, 21 CRA.
-fn hevc(nals: &[&[u8]]) -> Info {
+/// HEVC 7.3.1.2 and table 7-1: kinds 8 and 9 are RASL, 16 to 20 clean points, 21 CRA; even ones to 8 are no references; 35 and 38 to 40
+/// part pictures, fill up, and comment.
+fn hevc(nals: &[&[u8]], is_layered: &mut bool) -> Info {
     let mut info = Info::default();
+    let mut disposable = true;
     for nal in nals.iter().filter(|nal| nal.len() > 2) {
         let kind = nal[0] >> 1 & 63;
+        disposable &= matches!(kind, 0 | 2 | 4 | 6 | 8 | 35 | 38..=40);
         if kind >= 32 {
             continue;
         }
+        *is_layered |= nal[0] & 1 != 0 || nal[1] != 1;
         info.shows += u32::from(nal[2] & 0x80 != 0);
         match kind {
             8 | 9 => info.leading = true,
@@ -118,6 +136,7 @@ fn hevc(nals: &[&[u8]]) -> Info {
             _ => {}
         }
     }
+    info.disposable = disposable && info.shows == 1;
     info
 }
 
@@ -283,6 +302,31 @@ mod tests {
         assert_eq!(nals(&[0, 2, 7, 8, 0, 0, 0, 9, 1], 2), [&[7u8, 8][..], &[1]]);
         assert_eq!(nals(&[0, 0, 0, 1, 7, 8, 0, 0, 1, 9], 0), [&[7u8, 8][..], &[9]]);
         assert!(nals(&[0, 0], 0).is_empty());
+    }
+
+    /// Promise: a picture is disposable where its units say that no other is predicted from it, and nothing else comes with it; and no
+    /// picture of a stream is where fields or temporal layers make that less than it says.
+    #[test]
+    fn disposable_pictures_are_told() {
+        let nal = |bytes: &[u8]| [&[0, 0, 1], bytes].concat();
+        let sets = |frames_only: u8| [nal(&[0x67, 66, 0, 10, 0xda, 0x68 | frames_only << 4]), nal(&[0x68, 0xc0])].concat();
+        let mut parser = Parser::new(Codec::H264, &sets(1));
+        let (needless, needed) = (nal(&[0x01, 0xe0, 0x80]), nal(&[0x41, 0xe0, 0x80]));
+        assert!(parser.info(&needless, false).disposable);
+        assert!(parser.info(&[nal(&[0x09, 0xf0]), needless.clone()].concat(), false).disposable);
+        for other in [needed.clone(), [sets(1), needless.clone()].concat(), [needless.clone(), nal(&[0x0b, 0])].concat()] {
+            assert!(!parser.info(&other, false).disposable, "{other:?}");
+        }
+        assert!(parser.tells_disposable());
+        assert!(!Parser::new(Codec::H264, &sets(0)).tells_disposable(), "pictures may be fields");
+
+        let mut parser = Parser::new(Codec::Hevc, &[]);
+        assert!(parser.info(&nal(&[0x00, 0x01, 0x80]), false).disposable);
+        assert!(!parser.info(&nal(&[0x02, 0x01, 0x80]), false).disposable);
+        assert!(parser.tells_disposable());
+        parser.info(&nal(&[0x02, 0x02, 0x80]), false);
+        assert!(!parser.tells_disposable(), "a higher temporal layer may refer to it");
+        assert!(!Parser::new(Codec::Vp9, &[]).tells_disposable());
     }
 
     /// Promise: a superframe's hidden frames are not counted, and a frame that repeats another is.

@@ -2,9 +2,10 @@
 
 use framecache::frame::{Dtype, Layout};
 use framecache::pixels::yuv::PlanesError;
-use framecache::spec::{SelectError, Selector, Timeline};
+use framecache::spec::{Profile, SelectError, Selector, Timeline};
 use framecache::{DecodeSpec, TensorHead};
 
+use super::colour;
 use super::frame::Sampling;
 use super::index::Kept;
 use super::{Clip, Frame, PtsOrigin, Ratio, Trust, VideoIndex};
@@ -30,6 +31,12 @@ pub struct FrameShape {
 pub(in crate::decode) enum Drawn {
     /// RGB at the frame's size, then what a picture's spec makes of it.
     Rgb(Box<Rendition>),
+    /// The planes at the wanted size, then RGB of them; of what has no planes for that as `Rgb`.
+    Scaled(Box<Rendition>),
+    /// RGB at the frame's size by FFmpeg's own conversion, then likewise.
+    Swscale(Box<Rendition>),
+    /// RGB at the frame's size and depth, whose numbers are only moved then.
+    Deep(Box<Rendition>),
     /// The planes as decoded.
     Planes(u64),
 }
@@ -71,7 +78,7 @@ impl FrameShape {
     }
 
     /// Bytes of its RGB.
-    pub(in crate::decode) fn rgb_bytes(&self) -> u64 {
+    fn rgb_bytes(&self) -> u64 {
         3 * u64::from(self.width) * u64::from(self.height)
     }
 }
@@ -83,14 +90,24 @@ impl Drawn {
         match spec.image().layout {
             Layout::Planes if shape.planes_bytes > u64::from(u32::MAX) => Err(too_large),
             Layout::Planes => Ok(Self::Planes(shape.planes_bytes)),
-            _ => Ok(Self::Rgb(Box::new(Rendition::of(spec, &shape.probe(), limits)?))),
+            _ => {
+                let rendition = Box::new(Rendition::of(spec, &shape.probe(), limits)?);
+                Ok(match (spec.image().profile, spec.image().dtype) {
+                    (_, Dtype::U16) => Self::Deep(rendition),
+                    (Profile::Swscale, _) => Self::Swscale(rendition),
+                    (Profile::Fast, _) if rendition.shrinks_colours() => Self::Scaled(rendition),
+                    _ => Self::Rgb(rendition),
+                })
+            }
         }
     }
 
     /// What the tensor looks like.
     pub(in crate::decode) fn head(&self, shape: &FrameShape) -> TensorHead {
         match self {
-            Self::Rgb(rendition) => rendition.head(&shape.probe()),
+            Self::Rgb(rendition) | Self::Scaled(rendition) | Self::Swscale(rendition) | Self::Deep(rendition) => {
+                rendition.head(&shape.probe())
+            }
             Self::Planes(bytes) => TensorHead {
                 shape: [1, 1, *bytes as u32],
                 dtype: Dtype::U8,
@@ -98,34 +115,64 @@ impl Drawn {
                 source: (shape.width, shape.height),
                 orientation: shape.orientation,
                 pts_seconds: 0.0,
+                format: None,
             },
         }
     }
 
     /// Bytes that drawing takes beside the planes and the tensor, the RGB included.
     pub(in crate::decode) fn scratch_bytes(&self, shape: &FrameShape) -> u64 {
+        let room = self.room_bytes(shape);
         match self {
-            Self::Rgb(rendition) => shape.rgb_bytes().saturating_add(rendition.scratch_bytes(&shape.probe())),
+            Self::Rgb(rendition) => room.saturating_add(rendition.scratch_bytes(&shape.probe())),
+            // A plane without its padding; a frame of the library's.
+            Self::Scaled(rendition) | Self::Swscale(rendition) => {
+                room.saturating_mul(2).saturating_add(SWSCALE_BYTES).saturating_add(rendition.scratch_bytes(&shape.probe()))
+            }
+            // A copy to be turned.
+            Self::Deep(_) => room.saturating_mul(2),
             Self::Planes(_) => 0,
         }
     }
 
-    /// Draws `frame` into `out`, which has as many bytes as the tensor; `room` has those of the RGB.
+    /// Bytes of the RGB that it is drawn from.
+    pub(in crate::decode) fn room_bytes(&self, shape: &FrameShape) -> u64 {
+        match self {
+            Self::Rgb(_) | Self::Scaled(_) | Self::Swscale(_) => shape.rgb_bytes(),
+            Self::Deep(_) => shape.rgb_bytes().saturating_mul(Dtype::U16.bytes() as u64),
+            Self::Planes(_) => 0,
+        }
+    }
+
+    /// Draws `frame` into `out`, which has as many bytes as the tensor; `room` has [`Drawn::room_bytes`].
     ///
     /// # Errors
-    /// Planes of a kind that has no RGB.
-    pub(in crate::decode) fn draw(&self, frame: &Frame<'_>, room: &mut [u8], out: &mut [u8]) -> Result<(), PlanesError> {
+    /// Planes of a kind that has no RGB, in words.
+    pub(in crate::decode) fn draw(&self, frame: &Frame<'_>, room: &mut [u8], out: &mut [u8]) -> Result<(), String> {
+        let words = |error: PlanesError| error.to_string();
+        let colours = |pixels| Samples { pixels, width: frame.width, height: frame.height, kind: Kind::Rgb };
         match self {
             Self::Planes(_) => frame.planes_into(out),
-            Self::Rgb(rendition) => {
-                frame.rgb_into(room)?;
-                let samples = Samples { pixels: room, width: frame.width, height: frame.height, kind: Kind::Rgb };
-                rendition.draw(&samples, out);
+            Self::Scaled(rendition) if frame.has_byte_chroma() => colour::scaled(frame, rendition, room, out).map_err(words)?,
+            Self::Rgb(rendition) | Self::Scaled(rendition) => {
+                frame.rgb_into(room).map_err(words)?;
+                rendition.draw(&colours(room), out);
+            }
+            Self::Swscale(rendition) => {
+                frame.swscale_into(room)?;
+                rendition.draw(&colours(room), out);
+            }
+            Self::Deep(rendition) => {
+                frame.rgb16_into(room).map_err(words)?;
+                rendition.place(room, (frame.width as usize, frame.height as usize), Dtype::U16, out);
             }
         }
         Ok(())
     }
 }
+
+/// What libswscale keeps for a conversion: tables, and lines of the widest frame.
+const SWSCALE_BYTES: u64 = 8 << 20;
 
 impl VideoIndex {
     /// How far it is to be believed.
@@ -153,15 +200,18 @@ impl VideoIndex {
 
     /// Pixels of all frames that are decoded on the way to the last one of `clip`.
     pub(crate) fn decoded_pixels(&self, clip: &Clip) -> u64 {
-        let (width, height) = self.size(clip.frames[0]);
-        let packets = u64::from(clip.last - clip.start) + 1;
-        packets.saturating_mul(u64::from(width) * u64::from(height))
+        let largest = self.kept.sizes.iter().map(|&(width, height)| u64::from(width) * u64::from(height)).max();
+        u64::from(clip.packets()).saturating_mul(largest.unwrap_or(0))
     }
 
     /// Bytes that its decoder keeps for itself, reference frames and their tables: 16 of them are the most that a level allows.
     pub(crate) fn decoder_bytes(&self) -> u64 {
-        let shape = self.shape(0);
-        20 * shape.planes_bytes.max(u64::from(shape.width) * u64::from(shape.height))
+        let sampling = Sampling::of(&self.facts().format);
+        let of = |&(width, height): &(u32, u32)| {
+            let planes = sampling.map_or(0, |sampling| sampling.bytes(width, height));
+            planes.max(u64::from(width) * u64::from(height))
+        };
+        20 * self.kept.sizes.iter().map(of).max().unwrap_or(0)
     }
 
     /// Bytes of a clip's packets.
@@ -207,9 +257,14 @@ impl VideoIndex {
 }
 
 impl Clip {
-    /// The unit's name: its first packet.
-    pub(crate) fn unit_id(&self) -> u64 {
-        self.start.into()
+    /// The unit's name: its first packet, in that stream.
+    pub(crate) fn unit_id(&self, stream: u32) -> u64 {
+        u64::from(stream) << u32::BITS | u64::from(self.start)
+    }
+
+    /// Packets that are decoded.
+    pub(crate) fn packets(&self) -> u32 {
+        self.last - self.start + 1
     }
 }
 

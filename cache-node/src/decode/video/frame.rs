@@ -1,7 +1,8 @@
 //! A decoded frame: planes as the decoder lends them, and what they mean.
 
-use framecache::pixels::yuv::PlanesError;
+use framecache::pixels::yuv::{self, PlanesError};
 
+use super::av::{self, Picture};
 use super::colour;
 
 /// A frame's planes, borrowed from the decoder.
@@ -17,6 +18,8 @@ pub struct Frame<'a> {
     /// Whether samples use all of their range.
     pub is_full: bool,
     pub(super) planes: Vec<Plane<'a>>,
+    /// As FFmpeg has it.
+    pub(super) picture: Picture<'a>,
 }
 
 /// One plane of samples: a byte each, or two, the lower first.
@@ -51,6 +54,11 @@ impl Frame<'_> {
         }
     }
 
+    /// What the samples mean; nothing where there is alpha, too, which the shared conversion has no word for.
+    pub fn format(&self) -> Option<yuv::Format> {
+        (!self.sampling.has_alpha).then(|| colour::format(self))
+    }
+
     /// Bytes of all planes, without gaps: what [`Frame::planes_into`] fills.
     pub fn planes_bytes(&self) -> usize {
         self.planes.iter().map(|plane| plane.rows * plane.columns * self.sampling.sample_bytes()).sum()
@@ -82,6 +90,28 @@ impl Frame<'_> {
     /// Planes of a kind that has no RGB.
     pub fn rgb_into(&self, out: &mut [u8]) -> Result<(), PlanesError> {
         colour::rgb(self, out)
+    }
+
+    /// The same with the samples' own depth for a byte's: numbers of two bytes, the lower first, 0 to `2^bits - 1`. `out` has twice as
+    /// many bytes.
+    ///
+    /// # Errors
+    /// Planes of a kind that has no RGB.
+    pub fn rgb16_into(&self, out: &mut [u8]) -> Result<(), PlanesError> {
+        colour::rgb16(self, out)
+    }
+
+    /// Red, green and blue by FFmpeg's own default conversion; `out` has [`Frame::rgb_bytes`] bytes.
+    ///
+    /// # Errors
+    /// Why there is none, in words.
+    pub fn swscale_into(&self, out: &mut [u8]) -> Result<(), String> {
+        av::rgb24(self.picture, out)
+    }
+
+    /// Whether its planes may be resized before they become RGB: bytes, with chroma.
+    pub(super) fn has_byte_chroma(&self) -> bool {
+        self.sampling.bits == 8 && self.subsampling().is_some()
     }
 
     /// A hash of all planes, by which a frame is known again.

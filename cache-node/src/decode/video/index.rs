@@ -1,5 +1,6 @@
 //! The index as it is kept: made once, archived, and checked before it is believed, since it comes from a disk or a peer.
 
+use framecache::spec::STREAMS_MAX;
 use rkyv::rancor::Error as Rancor;
 use rkyv::{Archive, Deserialize, Serialize};
 
@@ -73,6 +74,10 @@ pub struct Facts {
     pub average_fps: Ratio,
     /// Frames a second as the container claims.
     pub header_fps: Option<Ratio>,
+    /// Which of the container's streams it is, by its index there.
+    pub stream: u32,
+    /// The container's video streams, attached pictures among them.
+    pub streams: Vec<u32>,
     /// When the first frame is shown.
     pub begin_seconds: f64,
     /// When the last one is no longer.
@@ -113,7 +118,7 @@ pub struct VideoIndex {
 pub const INDEX_BYTES_MAX: usize = 64 << 20;
 
 /// Moves with what is archived and what it means.
-const FORM: u32 = 1;
+const FORM: u32 = 2;
 
 /// What is archived.
 #[derive(Clone, Debug, PartialEq, Archive, Serialize, Deserialize)]
@@ -122,6 +127,8 @@ pub(super) struct Kept {
     library: u32,
     pub(super) object_bytes: u64,
     pub(super) facts: Facts,
+    /// What trust it was made for: that it could not be had is known, and is not found out again.
+    pub(super) made_for: Trust,
     pub(super) parameters: Parameters,
     /// Whether packets were listed by the container, and their bytes never seen.
     pub(super) is_listed: bool,
@@ -190,6 +197,11 @@ impl VideoIndex {
     /// What the clip is.
     pub fn facts(&self) -> &Facts {
         &self.kept.facts
+    }
+
+    /// Whether it is the one to be had where that trust is wanted.
+    pub fn answers(&self, wanted: Trust) -> bool {
+        self.kept.made_for.max(self.facts().trust) >= wanted
     }
 
     /// Frames.
@@ -286,6 +298,8 @@ impl Kept {
         let side = 1..=SIDE_MAX;
         facts.frames == self.rows.len() as u64
             && ratios.iter().flatten().all(|ratio| ratio.numerator > 0 && ratio.denominator > 0)
+            && facts.streams.len() <= STREAMS_MAX as usize
+            && facts.streams.iter().chain([&facts.stream]).all(|&stream| stream < STREAMS_MAX)
             && names.iter().all(|name| name.len() <= NAME_BYTES_MAX && name.chars().all(|c| c.is_ascii_graphic()))
             && facts.begin_seconds.is_finite()
             && facts.end_seconds.is_finite()
@@ -343,12 +357,13 @@ impl Kept {
         rows: Vec<Row>,
         sizes: Vec<(u32, u32)>,
     ) -> Self {
-        let (form, library) = (FORM, super::library());
+        let (form, library, made_for) = (FORM, super::library(), facts.trust);
         Self {
             form,
             library,
             object_bytes,
             facts,
+            made_for,
             parameters,
             is_listed,
             time_base,

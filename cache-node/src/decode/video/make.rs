@@ -20,27 +20,41 @@ use crate::decode::Limits;
 /// Predicted reads only the header of an MP4 and its first picture, and other containers once; mapped reads and decodes all once; proved
 /// twice. Blocks on the input and computes; takes memory for the table and up to 64 MiB of the object at a time, and twice a unit's
 /// bytes where it proves. A unit that is too long for a [package](super::PACKAGE_BYTES_MAX) cannot be proved and leaves the whole at
-/// mapped.
+/// mapped, which [answers](VideoIndex::answers) for it all the same.
 pub fn make(input: &mut dyn Input, trust: Trust, limits: &Limits) -> Result<VideoIndex, VideoError> {
+    make_stream(input, None, trust, limits)
+}
+
+/// The same of one stream of the container, by its index there; of FFmpeg's best video stream, if not given.
+///
+/// # Errors
+/// As [`make`]; [`VideoError::Unsupported`], naming those that there are, where it is no video stream.
+pub fn make_stream(input: &mut dyn Input, which: Option<u32>, trust: Trust, limits: &Limits) -> Result<VideoIndex, VideoError> {
     av::warm_up();
+    let mut index = made(input, which, trust, limits)?;
+    index.kept.made_for = trust;
+    Ok(index)
+}
+
+fn made(input: &mut dyn Input, which: Option<u32>, trust: Trust, limits: &Limits) -> Result<VideoIndex, VideoError> {
     if trust == Trust::Predicted {
         // What the short way cannot do the long way can, or says why it cannot.
-        match listed(input, limits) {
+        match listed(input, which, limits) {
             Ok(Some(index)) => return Ok(index),
             Ok(None) | Err(VideoError::Undecodable(_) | VideoError::Unsupported(_)) => {}
             Err(error) => return Err(error),
         }
-        let scan = scan::read(Reader::new(input), limits, &mut |_, _, _| Ok(()))?;
+        let scan = scan::read(Reader::new(input), which, limits, &mut |_, _, _| Ok(()))?;
         if let Some(index) = predicted(input.bytes(), scan, limits)? {
             return Ok(index);
         }
     }
-    mapped(input, trust, limits)
+    mapped(input, which, trust, limits)
 }
 
 /// From an MP4's header.
-fn listed(input: &mut dyn Input, limits: &Limits) -> Result<Option<VideoIndex>, VideoError> {
-    let Some(mut scan) = scan::listed(Reader::new(input), limits)? else { return Ok(None) };
+fn listed(input: &mut dyn Input, which: Option<u32>, limits: &Limits) -> Result<Option<VideoIndex>, VideoError> {
+    let Some(mut scan) = scan::listed(Reader::new(input), which, limits)? else { return Ok(None) };
     let Some(found) = table::predicted(&scan) else { return Ok(None) };
     // Some facts are in no header: one picture is decoded for them, the first that can be.
     let Some(number) = scan.packets.iter().position(|packet| packet.info.start != Start::No) else { return Ok(None) };
@@ -84,10 +98,10 @@ fn is_servable(index: &VideoIndex) -> bool {
 }
 
 /// By decoding all of it, and then each unit by itself if that is wanted.
-fn mapped(input: &mut dyn Input, trust: Trust, limits: &Limits) -> Result<VideoIndex, VideoError> {
+fn mapped(input: &mut dyn Input, which: Option<u32>, trust: Trust, limits: &Limits) -> Result<VideoIndex, VideoError> {
     let mut mapper = None;
     let object_bytes = input.bytes();
-    let scan = scan::read(Reader::new(input), limits, &mut |stream, number, packet| {
+    let scan = scan::read(Reader::new(input), which, limits, &mut |stream, number, packet| {
         let mapper = match &mut mapper {
             Some(mapper) => mapper,
             none => none.insert(Mapper::open(stream, limits)?),
@@ -157,6 +171,8 @@ impl Table {
             sample_aspect: positive(scan.stream.sample_aspect),
             average_fps,
             header_fps: positive(scan.stream.frame_rate),
+            stream: scan.stream.index,
+            streams: scan.stream.siblings.clone(),
             begin_seconds: seconds(first.pts),
             end_seconds: seconds(last.pts.checked_add_unsigned(last_ticks)?),
             frames: rows.len() as u64,

@@ -105,6 +105,7 @@ impl VideoIndex {
         }
         self.take_up_parameters(clip.start, &mut package);
         let bytes = rkyv::to_bytes::<Rancor>(&package).ok()?;
+        drop(package);
         (bytes.len() <= PACKAGE_BYTES_MAX + OVERHEAD_BYTES_MAX).then(|| bytes.to_vec())
     }
 

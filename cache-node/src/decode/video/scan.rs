@@ -65,9 +65,9 @@ const OVERLAP_BYTES: u64 = 16 << 20;
 pub(super) type Each<'a> = &'a mut dyn FnMut(&Stream, u32, &Packet<'_>) -> Result<(), VideoError>;
 
 /// Scans from the first byte to the last. `each` sees every packet.
-pub(super) fn read(reader: Reader<'_>, limits: &Limits, each: Each<'_>) -> Result<Scan, VideoError> {
+pub(super) fn read(reader: Reader<'_>, which: Option<u32>, limits: &Limits, each: Each<'_>) -> Result<Scan, VideoError> {
     let object_bytes = reader.bytes();
-    let mut demuxer = Demuxer::open(reader, Probing::Packets, limits.pixels_max)?;
+    let mut demuxer = Demuxer::open(reader, which, Probing::Packets, limits.pixels_max)?;
     let stream = demuxer.stream()?;
     let mut parser = Parser::new(stream.parameters.codec, &stream.parameters.extradata);
     let mut scan = Scan::of(stream, false, object_bytes);
@@ -90,15 +90,17 @@ pub(super) fn read(reader: Reader<'_>, limits: &Limits, each: Each<'_>) -> Resul
 }
 
 /// Lists the packets of an MP4 from its header alone; nothing where that cannot be done, or would not say enough.
-pub(super) fn listed(mut reader: Reader<'_>, limits: &Limits) -> Result<Option<Scan>, VideoError> {
+pub(super) fn listed(mut reader: Reader<'_>, which: Option<u32>, limits: &Limits) -> Result<Option<Scan>, VideoError> {
     let Some(payloads) = boxes::payloads(&mut reader)? else { return Ok(None) };
     let end = reader.bytes();
     reader.hollow(payloads);
-    let mut demuxer = Demuxer::open(reader, Probing::Header, limits.pixels_max)?;
+    let mut demuxer = Demuxer::open(reader, which, Probing::Header, limits.pixels_max)?;
     demuxer.as_listed();
     let stream = demuxer.stream()?;
     // Which of several is the best is found by looking into them.
-    if demuxer.videos() != 1 || !Parser::new(stream.parameters.codec, &stream.parameters.extradata).is_progressive() {
+    if (which.is_none() && demuxer.videos().len() != 1)
+        || !Parser::new(stream.parameters.codec, &stream.parameters.extradata).is_progressive()
+    {
         return Ok(None);
     }
     let mut scan = Scan::of(stream, true, end);

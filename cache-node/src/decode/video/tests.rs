@@ -87,6 +87,17 @@ fn trusts_agree() {
     }
 }
 
+/// Promise: that a clip could not be proved is kept with its index, so that nobody tries again.
+#[test]
+fn what_cannot_be_had_is_known() {
+    let object = clip(&MP4);
+    let mut index = index_of(&object, Trust::Predicted).expect("a sound clip");
+    assert!(index.answers(Trust::Predicted) && !index.answers(Trust::Mapped));
+    index.kept.made_for = Trust::Proved;
+    let kept = VideoIndex::from_bytes(&index.to_bytes().expect("an archive")).expect("an index");
+    assert!(kept.answers(Trust::Proved) && kept.trust() == Trust::Predicted);
+}
+
 /// Promise: frames asked for in any order, repeated or beyond the end, are planned once each.
 #[test]
 fn plans_hold_each_frame_once() {

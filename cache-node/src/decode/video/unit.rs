@@ -1,5 +1,7 @@
 //! One package decoded: its wanted frames, as soon as each is out, and each known by its packet.
 
+use std::collections::BTreeMap;
+
 use super::av::{CORRUPT, Decoder, Fed, KEY, Picture};
 use super::bits::{Parser, Start};
 use super::frame::Frame;
@@ -45,14 +47,26 @@ pub type Sink<'a> = &'a mut dyn FnMut(usize, Result<Frame<'_>, FrameError>) -> R
 
 /// Decodes a package by a fresh decoder of one thread and hands over each wanted frame once, or why there is none.
 ///
-/// Frames are damaged where the decoder complained of anything in the unit before them, or of themselves; `damaged_keep` hands those
-/// over as they come out. By an index that is predicted, damage is a difference. Frames come in the order in which they are shown.
+/// Pictures that nobody wants and no other is predicted from are passed over, but with `damaged_keep`. Frames are damaged where the
+/// decoder complained of anything else in the unit before them, or of themselves; `damaged_keep` hands those over as they come out. By an
+/// index that is predicted, damage is a difference. Frames come in the order in which they are shown.
 pub fn decode(package: &[u8], damaged_keep: bool, limits: &Limits, each: Sink<'_>) -> Result<(), DecodeEnd> {
     av::warm_up();
     let package = Package::from_bytes(package).ok_or(DecodeEnd::Malformed)?;
-    let mut unit =
-        Unit { package: &package, damaged_keep, limits, met: vec![0; package.wanted.len()], damage: None, next: 0, each };
-    if package.is_unseen && !is_as_listed(&package) {
+    let (is_as_listed, disposable) = read(&package);
+    let met = vec![0; package.wanted.len()];
+    let mut unit = Unit {
+        package: &package,
+        disposable,
+        damaged_keep,
+        limits,
+        met,
+        damage: None,
+        own_damage: BTreeMap::new(),
+        next: 0,
+        each,
+    };
+    if package.is_unseen && !is_as_listed {
         return unit.give_up();
     }
     if unit.is_done() {
@@ -66,6 +80,9 @@ pub fn decode(package: &[u8], damaged_keep: bool, limits: &Limits, each: Sink<'_
         data = rest;
         let (own, others) = beside.split_at(beside.iter().take_while(|side| side.packet == tag).count());
         beside = others;
+        if !damaged_keep && unit.is_needless(tag) {
+            continue;
+        }
         let side: Vec<_> = own.iter().map(|side| (side.kind, &side.bytes[..])).collect();
         if packet.flags & CORRUPT != 0 {
             unit.hurt(tag, "a packet is not whole");
@@ -82,27 +99,40 @@ pub fn decode(package: &[u8], damaged_keep: bool, limits: &Limits, each: Sink<'_
     unit.give_up()
 }
 
-/// Whether packets are what a container's list made them out to be: decoding can start at the first, and each is one picture.
-fn is_as_listed(package: &Package) -> bool {
+/// What packets say themselves: whether they are what a container's list made them out to be (decoding can start at the first, and
+/// each is one picture), and from which no other picture is predicted.
+fn read(package: &Package) -> (bool, Vec<bool>) {
     let mut parser = Parser::new(package.parameters.codec, &package.parameters.extradata);
     let mut data = &package.data[..];
-    package.packets.iter().enumerate().all(|(number, packet)| {
+    let mut is_as_listed = true;
+    let mut disposable = Vec::with_capacity(package.packets.len());
+    for (number, packet) in package.packets.iter().enumerate() {
         let (bytes, rest) = data.split_at(data.len().min(packet.bytes as usize));
         data = rest;
         let info = parser.info(bytes, packet.flags & KEY != 0);
-        info.shows == 1 && !info.second_field && (number > 0 || info.start != Start::No)
-    })
+        is_as_listed &= info.shows == 1 && !info.second_field && (number > 0 || info.start != Start::No);
+        disposable.push(number > 0 && info.disposable);
+    }
+    // Parameters that come beside packets were not read.
+    if !parser.tells_disposable() || !package.side.is_empty() {
+        disposable.fill(false);
+    }
+    (is_as_listed, disposable)
 }
 
 /// What is known of a unit while it is decoded.
 struct Unit<'a, 'b> {
     package: &'a Package,
+    /// Packets whose picture concerns nobody but who wants it: it is decoded for those alone, and damage to it is theirs.
+    disposable: Vec<bool>,
     damaged_keep: bool,
     limits: &'a Limits,
     /// For each wanted frame, how many pictures of its packet came out by now; [`GIVEN`] once it is handed over.
     met: Vec<u32>,
     /// The first packet that something was wrong with, and what.
     damage: Option<(u32, String)>,
+    /// What was wrong with disposable pictures.
+    own_damage: BTreeMap<u32, String>,
     /// Wanted frames before this one can no longer come.
     next: usize,
     each: Sink<'b>,
@@ -115,9 +145,16 @@ impl Unit<'_, '_> {
         self.met.iter().all(|&met| met == GIVEN)
     }
 
+    /// Half of a stream's pictures are such, by encoders' defaults.
+    fn is_needless(&self, tag: u32) -> bool {
+        self.disposable[tag as usize] && self.package.wanted.iter().all(|wanted| wanted.tag != tag)
+    }
+
     fn hurt(&mut self, tag: u32, what: impl std::fmt::Display) {
         let is_surplus = self.package.packets.get(tag as usize).is_some_and(|packet| packet.is_surplus);
-        if !is_surplus && self.damage.as_ref().is_none_or(|&(before, _)| tag < before) {
+        if self.disposable.get(tag as usize) == Some(&true) {
+            self.own_damage.entry(tag).or_insert_with(|| what.to_string());
+        } else if !is_surplus && self.damage.as_ref().is_none_or(|&(before, _)| tag < before) {
             self.damage = Some((tag, what.to_string()));
         }
     }
@@ -156,10 +193,11 @@ impl Unit<'_, '_> {
             return Err(FrameError::Differs);
         }
         let frame = picture.frame().map_err(|format| FrameError::Unsupported(format!("pixel format {format}")))?;
-        let damage = self.damage.as_ref().filter(|&&(from, _)| from <= wanted.tag);
+        let before = self.damage.as_ref().filter(|&&(from, _)| from <= wanted.tag).map(|(_, what)| what);
+        let damage = before.or_else(|| self.own_damage.get(&wanted.tag));
         match (wanted.hash, damage) {
             (Some(hash), _) if hash != frame.hash() => return Err(FrameError::Differs),
-            (Some(_), Some((_, what))) if !self.damaged_keep => return Err(FrameError::Damaged(what.clone())),
+            (Some(_), Some(what)) if !self.damaged_keep => return Err(FrameError::Damaged(what.clone())),
             // Nobody has seen this frame yet: it may be the start that is wrong, and not the stream.
             (None, Some(_)) => return Err(FrameError::Differs),
             _ => {}

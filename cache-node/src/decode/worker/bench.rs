@@ -2,13 +2,13 @@
 
 use std::os::fd::AsFd;
 
-use framecache::pixels::yuv::PlanesError;
 use framecache::{ByteRange, DecodeSpec};
 
 use super::memory::{Mapping, Samples};
 use super::planted::Fault;
 use super::protocol::{FromWorker, Job, MESSAGE_BYTES_MAX, Outcome, Place, Task, ToWorker};
 use super::settings::{SAMPLES_KEPT, SHARED_KEPT};
+use super::survey::reads_max;
 use super::{Ended, Parent, sandbox};
 use crate::decode::formats::{Failure, Input};
 use crate::decode::image::{self, Drawing};
@@ -35,7 +35,7 @@ impl Bench {
         let outcome = match job.task {
             Task::Picture => self.picture(job, parent)?,
             Task::Clip { damaged_keep, orientation } => self.clip(job, (damaged_keep, orientation), parent)?,
-            Task::Index(trust) => self.index(job, trust, parent)?,
+            Task::Index(trust, stream) => self.index(job, trust, stream, parent)?,
         };
         self.shared.trim(SHARED_KEPT);
         self.samples.trim(SAMPLES_KEPT);
@@ -65,7 +65,7 @@ impl Bench {
         let drawn = image::draw(&mut input, &probe, room, &mut drawings);
         match (input.ended, drawn) {
             (Some(Stopped::NoRange), _) => Ok(Outcome::NoRange),
-            (Some(Stopped::Lost), _) => Err(Ended::Lost),
+            (Some(Stopped::Lost | Stopped::Enough), _) => Err(Ended::Lost),
             // Libraries call a picture broken, too, where they are refused memory for it.
             (None, Err(failure)) if failure != Failure::OutOfMemory && sandbox::is_short_of_memory() => Err(Ended::Short),
             (None, drawn) => {
@@ -74,7 +74,7 @@ impl Bench {
                     let (width, height) = drawing.rendition.geometry.output();
                     match &drawing.end {
                         None => {}
-                        Some(Ok(())) => parent.send(&FromWorker::Frame { index, width, height })?,
+                        Some(Ok(())) => parent.send(&FromWorker::Frame { index, width, height, format: 0 })?,
                         Some(Err(failure)) => parent.send(&FromWorker::Refused { index, outcome: refused(failure)? })?,
                     }
                 }
@@ -102,7 +102,10 @@ impl Bench {
                 let index = index as u32;
                 let said = match &given {
                     Ok(frame) => match canvas.draw(frame, orientation, &limits, samples) {
-                        Ok((width, height)) => FromWorker::Frame { index, width, height },
+                        Ok((width, height)) => {
+                            let format = frame.format().map_or(0, |format| format.number().into());
+                            FromWorker::Frame { index, width, height, format }
+                        }
                         Err(Undrawn::Refused(outcome)) => FromWorker::Refused { index, outcome },
                         Err(Undrawn::Ended(why)) => {
                             ended = Some(why);
@@ -129,17 +132,20 @@ impl Bench {
     }
 
     /// A video's index, put behind the window.
-    fn index(&mut self, job: &Job, trust: Trust, parent: &Parent) -> Result<Outcome, Ended> {
+    fn index(&mut self, job: &Job, trust: Trust, stream: Option<u32>, parent: &Parent) -> Result<Outcome, Ended> {
         let output = std::io::stdout();
         let memory = self.shared.of(output.as_fd(), job.memory_bytes).ok_or(Ended::OutOfMemory)?;
         let window = usize::try_from(job.window_bytes).map_err(|_| Ended::Lost)?;
         let (input, place) = memory.split_at_mut_checked(window).ok_or(Ended::Lost)?;
-        let mut windows = Windows::new(input, job, parent)?;
+        let mut windows = Windows { left: reads_max(job.object_bytes), ..Windows::new(input, job, parent)? };
         let limits = Limits { pixels_max: job.pixels_max };
-        let made = video::make(&mut windows, trust, &limits);
+        let made = video::make_stream(&mut windows, stream, trust, &limits);
         match (windows.ended, made) {
             (Some(Stopped::NoRange), _) => Ok(Outcome::NoRange),
             (Some(Stopped::Lost), _) => Err(Ended::Lost),
+            (Some(Stopped::Enough), _) => {
+                Ok(Outcome::Unsupported("its parts lie so far apart that it would be read many times".into()))
+            }
             (None, Err(error)) if error != VideoError::OutOfMemory && sandbox::is_short_of_memory() => Err(Ended::Short),
             (None, Err(error)) => video_refused(error),
             (None, Ok(index)) => {
@@ -188,8 +194,8 @@ impl Canvas<'_> {
             // The place was made for a frame of another size.
             return Err(Undrawn::Refused(Outcome::Differs));
         }
-        let room = samples.of(shape.rgb_bytes()).ok_or(Undrawn::Ended(Ended::OutOfMemory))?;
-        let refused = |error: PlanesError| Undrawn::Refused(Outcome::Unsupported(error.to_string()));
+        let room = samples.of(drawn.room_bytes(&shape)).ok_or(Undrawn::Ended(Ended::OutOfMemory))?;
+        let refused = |why| Undrawn::Refused(Outcome::Unsupported(why));
         drawn.draw(frame, room, self.out).map_err(refused)?;
         Ok((head.source.0, head.source.1))
     }
@@ -212,7 +218,9 @@ fn video_refused(error: VideoError) -> Result<Outcome, Ended> {
     Ok(match error {
         VideoError::Undecodable(reason) => Outcome::Undecodable(reason),
         VideoError::Unsupported(reason) => Outcome::Unsupported(reason),
-        VideoError::OutOfMemory => return Err(Ended::OutOfMemory),
+        // FFmpeg gives back what it has and goes on: a header that asks for too much costs no decoder.
+        VideoError::OutOfMemory if sandbox::is_short_of_memory() => return Err(Ended::Short),
+        VideoError::OutOfMemory => Outcome::Unsupported("it takes more memory than a decoder has".into()),
         VideoError::Gone(_) => return Err(Ended::Lost),
     })
 }
@@ -257,6 +265,8 @@ struct Windows<'a> {
     end: u64,
     object_bytes: u64,
     range_bytes: u64,
+    /// Bytes that may be brought yet.
+    left: u64,
     parent: &'a Parent,
     ended: Option<Stopped>,
 }
@@ -265,6 +275,8 @@ struct Windows<'a> {
 #[derive(Clone, Copy)]
 enum Stopped {
     NoRange,
+    /// It was read often enough.
+    Enough,
     Lost,
 }
 
@@ -272,10 +284,20 @@ impl<'a> Windows<'a> {
     fn new(memory: &'a mut [u8], job: &Job, parent: &'a Parent) -> Result<Self, Ended> {
         let held = usize::try_from(job.first_bytes).ok().filter(|&held| held <= memory.len()).ok_or(Ended::Lost)?;
         let range_bytes = job.range_bytes.min(memory.len() as u64);
-        Ok(Self { memory, held, end: job.first_bytes, object_bytes: job.object_bytes, range_bytes, parent, ended: None })
+        Ok(Self {
+            memory,
+            held,
+            end: job.first_bytes,
+            object_bytes: job.object_bytes,
+            range_bytes,
+            left: u64::MAX,
+            parent,
+            ended: None,
+        })
     }
 
     fn bring(&mut self, start: u64, length: usize) -> Result<(), Stopped> {
+        self.left = self.left.checked_sub(length as u64).ok_or(Stopped::Enough)?;
         let need = FromWorker::NeedRange { start, length: length as u64 };
         self.parent.send(&need).map_err(|_| Stopped::Lost)?;
         match self.parent.receive(&mut [0; MESSAGE_BYTES_MAX]) {
@@ -344,7 +366,7 @@ fn act_out(fault: Fault, parent: &Parent, samples: &mut Samples) -> Result<Outco
             }
         }
         Fault::Babble => parent.send(&FromWorker::NeedRange { start: u64::MAX, length: u64::MAX })?,
-        Fault::Lie => parent.send(&FromWorker::Frame { index: 7, width: 1, height: 1 })?,
+        Fault::Lie => parent.send(&FromWorker::Frame { index: 7, width: 1, height: 1, format: 0 })?,
         Fault::Escape(..) => {}
     }
     Ok(Outcome::Undecodable(fault.try_it()))

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use framecache::pixels::yuv;
 use framecache::{ByteRange, Tensor};
 
 use super::memory::SharedMemory;
@@ -59,8 +60,8 @@ pub(super) struct Course {
     pub(super) index: Option<u64>,
 }
 
-/// What became of a place: drawn, or refused.
-pub(super) type End = (usize, Result<(), DecodeError>);
+/// What became of a place: drawn (of planes with their format, if the worker knows it), or refused.
+pub(super) type End = (usize, Result<Option<yuv::Format>, DecodeError>);
 
 impl Course {
     pub(super) fn of(job: &Job) -> Self {
@@ -78,7 +79,7 @@ impl Course {
     }
 
     /// How the place ended, where it did.
-    pub(super) fn end(&self, place: usize) -> Option<&Result<(), DecodeError>> {
+    pub(super) fn end(&self, place: usize) -> Option<&Result<Option<yuv::Format>, DecodeError>> {
         self.ends.binary_search_by_key(&place, |(index, _)| *index).ok().map(|found| &self.ends[found].1)
     }
 }

@@ -82,7 +82,7 @@ impl Order {
         let mut tensor = |rendition: &Rendition| {
             let (index, Place { offset, length, .. }) = places.next().expect("a place per rendition");
             match course.end(index) {
-                Some(Ok(())) => {}
+                Some(Ok(_)) => {}
                 Some(Err(refused)) => return Ok(Err(refused.clone())),
                 None => return Ok(Err(rest.clone())),
             }
@@ -127,9 +127,9 @@ impl Errand for Order {
 
     fn hear(&self, course: &mut Course, said: FromWorker) -> Option<()> {
         let end = match said {
-            FromWorker::Frame { index, width, height } => {
+            FromWorker::Frame { index, width, height, .. } => {
                 let rendition = self.planned.iter().flatten().nth(index as usize)?;
-                (rendition.geometry.output() == (width, height)).then_some((index as usize, Ok(())))?
+                (rendition.geometry.output() == (width, height)).then_some((index as usize, Ok(None)))?
             }
             FromWorker::Refused { index, outcome } => (index as usize, Err(refused(outcome, self.probe.format)?)),
             _ => return None,

@@ -1,6 +1,8 @@
 //! One clip as the node prepares it: the packets of one decode unit, packed by the video's index, and the places of what is made of them.
 
 use bytes::Bytes;
+use framecache::frame::Layout;
+use framecache::pixels::yuv::Format;
 use framecache::spec::VideoSpec;
 use framecache::{ByteRange, DecodeSpec, Tensor, TensorHead};
 
@@ -10,7 +12,7 @@ use super::order::PLACE_ALIGN;
 use super::protocol::{FromWorker, Job, Outcome, Place, Task};
 use super::settings::PoolSettings;
 use crate::decode::video::Drawn;
-use crate::decode::{ClipFrame, ClipJob, DecodeError, Format};
+use crate::decode::{ClipFrame, ClipJob, DecodeError};
 
 /// What a worker will be told of a clip, and what its answer will be held against.
 pub(super) struct Parcel {
@@ -89,7 +91,10 @@ impl Parcel {
         let mut tensor = |planned: &Planned| {
             let (index, Place { offset, length, .. }) = places.next().expect("a place per frame");
             Ok(match course.end(index) {
-                Some(Ok(())) => Ok(Tensor { head: planned.head, data: memory.read(*offset, *length as usize)? }),
+                Some(Ok(format)) => {
+                    let format = format.filter(|_| planned.head.layout == Layout::Planes);
+                    Ok(Tensor { head: TensorHead { format, ..planned.head }, data: memory.read(*offset, *length as usize)? })
+                }
                 Some(Err(refused)) => Err(refused.clone()),
                 None => Err(rest.clone()),
             })
@@ -123,8 +128,10 @@ impl Errand for Parcel {
     /// Frames end in the order in which they are decoded, so their places do not rise.
     fn hear(&self, course: &mut Course, said: FromWorker) -> Option<()> {
         let (index, end) = match said {
-            FromWorker::Frame { index, .. } => (index as usize, Ok(())),
-            FromWorker::Refused { index, outcome } => (index as usize, Err(refused(outcome, Format::Video)?)),
+            FromWorker::Frame { index, format, .. } => {
+                (index as usize, Ok(u16::try_from(format).ok().and_then(Format::from_number)))
+            }
+            FromWorker::Refused { index, outcome } => (index as usize, Err(refused(outcome, crate::decode::Format::Video)?)),
             _ => return None,
         };
         (index < self.job.places.len()).then_some(())?;
@@ -142,9 +149,9 @@ impl Errand for Parcel {
     ) -> Option<Result<Renditions, DecodeError>> {
         let all = course.ends.len() == self.job.places.len();
         let rest = match outcome {
-            Outcome::Drawn if all => DecodeError::undecodable(Format::Video, "not drawn"),
+            Outcome::Drawn if all => DecodeError::undecodable(crate::decode::Format::Video, "not drawn"),
             Outcome::Drawn => return None,
-            outcome => refused(outcome, Format::Video)?,
+            outcome => refused(outcome, crate::decode::Format::Video)?,
         };
         Some(match course.ends.is_empty() && self.planned.iter().all(Result::is_ok) {
             true => Err(rest),

@@ -1,18 +1,20 @@
 //! The pool: admits, queues, hands out workers, buries them, and never lets a request hang.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use framecache::DecodeSpec;
+use framecache::spec::{ImageSpec, VideoSpec};
 use parking_lot::Mutex;
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::task::TaskTracker;
 
 use super::errand::{Errand, Renditions};
+use super::lane::{Inside, Lane};
 use super::order::Order;
 use super::parcel::Parcel;
 use super::process::{Death, Gone, Spawner, StartError, Worker};
@@ -20,7 +22,6 @@ use super::settings::PoolSettings;
 use super::survey::Survey;
 use super::units::{Part, Turn, Unit, Units};
 use crate::decode::quarantine::{Engine, Quarantine, Suspect, Verdict};
-use crate::decode::slots::{Load, Slot, admit};
 use crate::decode::{ClipJob, DecodeError, DecodeJob, Decoder, Format, IndexJob, SPECS_MAX};
 
 /// Decodes in worker processes of this node. Cheap to clone; the last clone's end, or [`WorkerPool::close`], ends the workers.
@@ -62,7 +63,8 @@ impl WorkerPool {
     pub async fn start(settings: PoolSettings) -> Result<Self, StartError> {
         let spawner = Spawner::start(settings.program.clone(), settings.test_codecs).map_err(StartError::Spawn)?;
         let pool = Arc::new(Pool {
-            slots: Arc::new(Semaphore::new(settings.workers)),
+            lane: Lane::new(settings.workers, settings.queue_max()),
+            surveys: Lane::new(settings.workers.saturating_sub(1).max(1), settings.queue_max()),
             spawner,
             settings,
             idle: Mutex::default(),
@@ -70,7 +72,6 @@ impl WorkerPool {
             units: Units::default(),
             quarantine: Mutex::default(),
             counts: Counts::default(),
-            job_us: AtomicU64::new(JOB_FIRST.as_micros() as u64),
             closed: AtomicBool::new(false),
             tasks: TaskTracker::new(),
         });
@@ -88,7 +89,7 @@ impl WorkerPool {
         let counts = &pool.counts;
         DecodeStats {
             workers: pool.settings.workers,
-            inside: counts.inside.load(Relaxed),
+            inside: pool.lane.inside() + pool.surveys.inside(),
             jobs: counts.jobs.load(Relaxed),
             bytes: counts.bytes.load(Relaxed),
             cpu_us: counts.cpu_us.load(Relaxed),
@@ -118,45 +119,44 @@ impl WorkerPool {
 #[async_trait]
 impl Decoder for WorkerPool {
     async fn decode(&self, job: DecodeJob, deadline: Instant) -> Result<Renditions, DecodeError> {
-        let _inside = self.0.admit(deadline)?;
+        let _inside = self.0.admit(&self.0.lane, deadline)?;
         timeout_at(deadline, self.0.clone().pictures(job)).await.unwrap_or(Err(DecodeError::Deadline))
     }
 
     async fn clip(&self, job: ClipJob, deadline: Instant) -> Result<Renditions, DecodeError> {
-        let _inside = self.0.admit(deadline)?;
+        let _inside = self.0.admit(&self.0.lane, deadline)?;
         timeout_at(deadline, self.0.clone().frames(job)).await.unwrap_or(Err(DecodeError::Deadline))
     }
 
     async fn index(&self, job: IndexJob, deadline: Instant) -> Result<Bytes, DecodeError> {
-        let _inside = self.0.admit(deadline)?;
+        let _inside = self.0.admit(&self.0.surveys, deadline)?;
         timeout_at(deadline, self.0.clone().index(job)).await.unwrap_or(Err(DecodeError::Deadline))
     }
 
     fn load(&self) -> (usize, usize) {
-        (self.0.counts.inside.load(Relaxed), self.0.settings.workers)
+        (self.0.lane.inside(), self.0.settings.workers)
     }
 }
 
 struct Pool {
     settings: PoolSettings,
     spawner: Spawner,
-    /// One permit per worker; first come, first served.
-    slots: Arc<Semaphore>,
+    /// All jobs: a slot for each worker.
+    lane: Arc<Lane>,
+    /// Indexes of videos, which take slots of the above too, but one fewer than there are: one is always left for what takes milliseconds.
+    surveys: Arc<Lane>,
     /// Workers at rest; the last one used is the first taken, so that few stay warm when little is to do.
     idle: Mutex<Vec<Worker>>,
     pids: Mutex<Vec<u32>>,
     units: Units,
     quarantine: Mutex<Quarantine>,
     counts: Counts,
-    /// What a job takes in a worker, averaged over the last few, in microseconds.
-    job_us: AtomicU64,
     closed: AtomicBool,
     tasks: TaskTracker,
 }
 
 #[derive(Default)]
 struct Counts {
-    inside: AtomicUsize,
     jobs: AtomicU64,
     bytes: AtomicU64,
     cpu_us: AtomicU64,
@@ -168,24 +168,15 @@ struct Counts {
 }
 
 impl Pool {
-    fn admit(self: &Arc<Self>, deadline: Instant) -> Result<Inside, DecodeError> {
+    fn admit(&self, lane: &Arc<Lane>, deadline: Instant) -> Result<Inside, DecodeError> {
         if self.closed.load(Relaxed) {
             return Err(DecodeError::WorkerLost("the pool is closed".into()));
         }
-        let inside = Inside(self.clone());
-        let load = Load {
-            workers: self.settings.workers,
-            inside: self.counts.inside.fetch_add(1, Relaxed),
-            queue_max: self.settings.queue_max(),
-            job: Duration::from_micros(self.job_us.load(Relaxed)),
-        };
-        match admit(&load, deadline.saturating_duration_since(Instant::now())) {
-            Slot::Start | Slot::Wait => Ok(inside),
-            Slot::Busy { retry_after } => {
-                self.counts.busy.fetch_add(1, Relaxed);
-                Err(DecodeError::Busy { retry_after })
-            }
-        }
+        let inside = lane.admit(deadline.saturating_duration_since(Instant::now()));
+        inside.map_err(|retry_after| {
+            self.counts.busy.fetch_add(1, Relaxed);
+            DecodeError::Busy { retry_after }
+        })
     }
 
     /// From an admitted job to its answer. Nothing is held while a turn is waited for; while a slot is, only the compressed bytes.
@@ -200,7 +191,7 @@ impl Pool {
         let order = Order::prepare(&job, allowed, &self.settings).await?;
         match order.is_idle() {
             true => Ok(order.refusals()),
-            false => self.send_out(order, tried, turn).await,
+            false => self.clone().send_out(order, tried, turn, vec![self.lane.clone()]).await,
         }
     }
 
@@ -208,12 +199,12 @@ impl Pool {
     async fn frames(self: Arc<Self>, job: ClipJob) -> Result<Renditions, DecodeError> {
         most_specs(job.frames.len())?;
         let turn = self.units.turn(Unit { part: Part::Clip(job.unit), ..Unit::picture(&job.id, &job.version) }).await;
-        let tried: Vec<Suspect> = job.frames.iter().take(1).map(|frame| job.suspect(&frame.spec)).collect();
-        tried.iter().try_for_each(|suspect| self.allowed(suspect))?;
+        job.suspects().try_for_each(|suspect| self.allowed(&suspect))?;
+        let tried = job.suspects().last().into_iter().collect();
         let parcel = Parcel::prepare(&job, &self.settings)?;
         match parcel.is_idle() {
             true => Ok(parcel.refusals()),
-            false => self.send_out(parcel, tried, turn).await,
+            false => self.clone().send_out(parcel, tried, turn, vec![self.lane.clone()]).await,
         }
     }
 
@@ -223,18 +214,27 @@ impl Pool {
         let tried = vec![job.suspect()];
         tried.iter().try_for_each(|suspect| self.allowed(suspect))?;
         let survey = Survey::of(&job, &self.settings);
-        self.send_out(survey, tried, turn).await
+        self.clone().send_out(survey, tried, turn, vec![self.surveys.clone(), self.lane.clone()]).await
     }
 
     /// From an errand to its answer, when there is a slot for it.
-    async fn send_out<E: Errand>(self: Arc<Self>, errand: E, tried: Vec<Suspect>, turn: Turn) -> Result<E::Made, DecodeError> {
-        let slot = self.slots.clone().acquire_owned().await.map_err(|_| DecodeError::WorkerLost("the pool is closed".into()))?;
+    async fn send_out<E: Errand>(
+        self: Arc<Self>,
+        errand: E,
+        tried: Vec<Suspect>,
+        turn: Turn,
+        lanes: Vec<Arc<Lane>>,
+    ) -> Result<E::Made, DecodeError> {
+        let mut slots = Vec::with_capacity(lanes.len());
+        for lane in &lanes {
+            slots.push(lane.slot().await.ok_or_else(|| DecodeError::WorkerLost("the pool is closed".into()))?);
+        }
         let (reply, answer) = oneshot::channel();
         // On a task of its own: who gives up waiting does not tear a worker from its job, and deaths are counted all the same.
         let pool = self.clone();
         self.tasks.spawn(async move {
-            let answer = pool.attempts(&errand, tried, &turn, &reply).await;
-            drop((slot, turn));
+            let answer = pool.attempts(&errand, tried, &turn, &lanes[0], &reply).await;
+            drop((slots, turn));
             let _ = reply.send(answer);
         });
         answer.await.unwrap_or_else(|_| Err(DecodeError::WorkerLost("the runtime is going down".into())))
@@ -246,11 +246,12 @@ impl Pool {
         errand: &E,
         tried: Vec<Suspect>,
         _turn: &Turn,
+        lane: &Lane,
         reply: &oneshot::Sender<Result<E::Made, DecodeError>>,
     ) -> Result<E::Made, DecodeError> {
         let mut lost = 0;
         loop {
-            let death = match self.attempt(errand).await {
+            let death = match self.attempt(errand, lane).await {
                 Ok(answer) => return answer,
                 Err(death) => death,
             };
@@ -277,13 +278,14 @@ impl Pool {
     }
 
     /// One job in one worker, which afterwards rests, is replaced, or is dead.
-    async fn attempt<E: Errand>(&self, errand: &E) -> Result<Result<E::Made, DecodeError>, Death> {
+    async fn attempt<E: Errand>(&self, errand: &E, lane: &Lane) -> Result<Result<E::Made, DecodeError>, Death> {
         let mut worker = self.worker().await.map_err(|error| Death::Lost(error.to_string()))?;
         let begun = Instant::now();
         let ran = timeout(errand.deadline(&self.settings), worker.run(errand)).await.unwrap_or(Err(Gone::TimedOut));
         match ran {
             Ok((answer, cpu_us)) => {
                 self.count(errand, cpu_us, begun.elapsed());
+                lane.took(begun.elapsed());
                 self.rest(worker).await;
                 Ok(answer)
             }
@@ -335,8 +337,6 @@ impl Pool {
         self.counts.bytes.fetch_add(errand.moved_bytes(), Relaxed);
         // What a worker says of itself is bounded by what was seen.
         self.counts.cpu_us.fetch_add(cpu_us.min(took.as_micros() as u64), Relaxed);
-        let took = took.as_micros() as u64;
-        let _ = self.job_us.fetch_update(Relaxed, Relaxed, |mean| Some((7 * mean + took) / 8));
     }
 
     fn allowed(&self, suspect: &Suspect) -> Result<(), DecodeError> {
@@ -359,15 +359,6 @@ impl Pool {
     }
 }
 
-/// One admitted job.
-struct Inside(Arc<Pool>);
-
-impl Drop for Inside {
-    fn drop(&mut self) {
-        self.0.counts.inside.fetch_sub(1, Relaxed);
-    }
-}
-
 fn most_specs(count: usize) -> Result<(), DecodeError> {
     if count <= SPECS_MAX {
         return Ok(());
@@ -387,21 +378,58 @@ fn suspects(job: &DecodeJob) -> impl Iterator<Item = Suspect> {
 }
 
 impl ClipJob {
-    fn suspect(&self, spec: &DecodeSpec) -> Suspect {
-        let (id, version) = (self.id.clone(), self.version.clone());
-        Suspect { id, version, unit: self.unit, spec: spec.clone(), engine: Engine::Cpu }
+    /// The unit, by how far decoding goes into it, in powers of two; itself is the last. What ends a worker early in a unit does so behind
+    /// that, too: and so a unit of a thousand packets costs twenty workers at most, and not two for each frame and each spec.
+    fn suspects(&self) -> impl Iterator<Item = Suspect> {
+        (0..=self.packets.max(1).ilog2()).map(|reach| Suspect {
+            id: self.id.clone(),
+            version: self.version.clone(),
+            unit: self.unit,
+            spec: VideoSpec::at(reach.into(), ImageSpec::default()).into(),
+            engine: Engine::Cpu,
+        })
     }
 }
 
 impl IndexJob {
     fn suspect(&self) -> Suspect {
         let (id, version) = (self.id.clone(), self.version.clone());
-        Suspect { id, version, unit: u64::MAX, spec: DecodeSpec::Image(Default::default()), engine: Engine::Cpu }
+        // One that is proved decodes much that one that is predicted does not.
+        let unit = u64::MAX - self.trust as u64;
+        Suspect { id, version, unit, spec: DecodeSpec::Image(ImageSpec::default()), engine: Engine::Cpu }
     }
 }
 
 /// Losses that say nothing about the picture and are made up for by another try.
 const RETRIES_MAX: u32 = 2;
 
-/// The job time that is assumed before any was seen.
-const JOB_FIRST: Duration = Duration::from_millis(5);
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn job(packets: u32) -> ClipJob {
+        ClipJob {
+            id: framecache::ObjectId::new("abc", "clip").expect("id"),
+            version: framecache::Version::new("1").expect("version"),
+            unit: 7,
+            package: Bytes::new(),
+            packets,
+            frames: Vec::new(),
+            damaged_keep: false,
+            decoder_bytes: 0,
+            decoded_pixels: 0,
+        }
+    }
+
+    /// Promise: a unit that ends workers is left alone from there on, for all of its frames and specs; what comes before is not blamed.
+    #[test]
+    fn units_are_judged_by_their_depth() {
+        let (mut quarantine, now) = (Quarantine::default(), Instant::now());
+        let own = |packets| job(packets).suspects().last().expect("itself");
+        (0..2).for_each(|_| drop(quarantine.record(&own(100), "SIGSEGV", now)));
+        let is_free = |packets| job(packets).suspects().all(|suspect| quarantine.verdict(&suspect, now) == Verdict::Free);
+        let free: Vec<bool> = [1, 63, 64, 127, 128, 250, 100_000].map(is_free).into();
+        assert_eq!(free, [true, true, false, false, false, false, false]);
+        assert_eq!(job(u32::MAX).suspects().count(), 32);
+    }
+}

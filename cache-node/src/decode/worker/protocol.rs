@@ -71,8 +71,8 @@ pub(super) enum Task {
         /// How frames are to be turned, as an EXIF orientation.
         orientation: u8,
     },
-    /// A video's index, of at least this trust; it goes behind the window.
-    Index(Trust),
+    /// A video's index, of at least this trust, of this stream or of the best; it goes behind the window.
+    Index(Trust, Option<u32>),
 }
 
 /// Where one rendition goes.
@@ -90,8 +90,8 @@ pub(super) enum FromWorker {
     Ready(Sandboxed),
     /// These bytes are needed next.
     NeedRange { start: u64, length: u64 },
-    /// The rendition at this place is drawn, of this size. Places rise.
-    Frame { index: u32, width: u32, height: u32 },
+    /// The rendition at this place is drawn, of this size. Places rise. Of planes, the number of their format; else 0.
+    Frame { index: u32, width: u32, height: u32, format: u32 },
     /// The one at this place alone is not, and why. Likewise.
     Refused { index: u32, outcome: Outcome },
     /// The index is made, of this many bytes.
@@ -169,7 +169,10 @@ impl Task {
         match self {
             Self::Picture => out.tag(0).tag(0),
             Self::Clip { damaged_keep, orientation } => out.tag(1).tag(u8::from(*damaged_keep) << 4 | orientation),
-            Self::Index(trust) => out.tag(2).tag(*trust as u8),
+            // No stream is 0 here: there are fewer than 64.
+            Self::Index(trust, stream) => {
+                out.tag(2).tag(*trust as u8).tag(stream.map_or(0, |stream| u8::try_from(stream + 1).unwrap_or(u8::MAX)))
+            }
         }
     }
 
@@ -177,7 +180,7 @@ impl Task {
         Some(match (rest.tag()?, rest.tag()?) {
             (0, 0) => Self::Picture,
             (1, how @ 0..0x20) => Self::Clip { damaged_keep: how >> 4 == 1, orientation: how & 15 },
-            (2, trust) => Self::Index(Trust::from_number(trust)?),
+            (2, trust) => Self::Index(Trust::from_number(trust)?, rest.tag()?.checked_sub(1).map(u32::from)),
             _ => return None,
         })
     }
@@ -230,7 +233,7 @@ impl FromWorker {
             Self::Ready(Sandboxed::Yes { landlock }) => out.tag(0).tag(u8::from(*landlock)),
             Self::Ready(Sandboxed::No { reason }) => out.tag(0).tag(2).text(reason, REASON_BYTES_MAX),
             Self::NeedRange { start, length } => out.tag(1).u64(*start).u64(*length),
-            Self::Frame { index, width, height } => out.tag(2).u32(*index).u32(*width).u32(*height),
+            Self::Frame { index, width, height, format } => out.tag(2).u32(*index).u32(*width).u32(*height).u32(*format),
             Self::Done { outcome, cpu_us } => outcome.encode(out.tag(3).u64(*cpu_us)),
             Self::Refused { index, outcome } => outcome.encode(out.tag(4).u32(*index)),
             Self::Index { length } => out.tag(5).u64(*length),
@@ -248,7 +251,7 @@ impl FromWorker {
                 _ => return None,
             }),
             1 => Self::NeedRange { start: rest.u64()?, length: rest.u64()? },
-            2 => Self::Frame { index: rest.u32()?, width: rest.u32()?, height: rest.u32()? },
+            2 => Self::Frame { index: rest.u32()?, width: rest.u32()?, height: rest.u32()?, format: rest.u32()? },
             3 => {
                 let cpu_us = rest.u64()?;
                 Self::Done { outcome: Outcome::decode(&mut rest)?, cpu_us }
@@ -355,8 +358,12 @@ mod tests {
             [ToWorker::Begin { worker_memory: 5 }, ToWorker::Job(job()), ToWorker::Range { there: true }, ToWorker::Close]
                 .into_iter()
                 .chain(
-                    [Task::Clip { damaged_keep: true, orientation: 6 }, Task::Index(Trust::Proved)]
-                        .map(|task| ToWorker::Job(Job { task, ..job() })),
+                    [
+                        Task::Clip { damaged_keep: true, orientation: 6 },
+                        Task::Index(Trust::Proved, None),
+                        Task::Index(Trust::Mapped, Some(63)),
+                    ]
+                    .map(|task| ToWorker::Job(Job { task, ..job() })),
                 )
         {
             assert_eq!(ToWorker::decode(&message.encode()), Some(message));
@@ -394,7 +401,7 @@ mod tests {
             FromWorker::Ready(Sandboxed::Yes { landlock: true }),
             FromWorker::Ready(Sandboxed::No { reason: "no seccomp".into() }),
             FromWorker::NeedRange { start: u64::MAX, length: 7 },
-            FromWorker::Frame { index: 1, width: 2, height: 3 },
+            FromWorker::Frame { index: 1, width: 2, height: 3, format: 4 },
             FromWorker::Done { outcome: Outcome::Drawn, cpu_us: 1234 },
             FromWorker::Done { outcome: Outcome::Unsupported("planar".into()), cpu_us: 3 },
             FromWorker::Done { outcome: Outcome::Differs, cpu_us: 3 },

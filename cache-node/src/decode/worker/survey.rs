@@ -14,6 +14,11 @@ use super::settings::PoolSettings;
 use crate::decode::video::INDEX_BYTES_MAX;
 use crate::decode::{DecodeError, Format, IndexJob, Source};
 
+/// Most bytes that one survey reads of an object of so many.
+pub(super) fn reads_max(object_bytes: u64) -> u64 {
+    object_bytes.saturating_mul(READS_MAX).saturating_add(READS_FREE)
+}
+
 /// How often an object may be read by one survey, at most: a scan, a mapping decode and a proof read it once each, and what a demuxer reads
 /// twice is little.
 const READS_MAX: u64 = 6;
@@ -38,7 +43,7 @@ impl Survey {
         let window_bytes = settings.window_bytes.next_multiple_of(PLACE_ALIGN);
         let cpu_seconds = (CPU_SECONDS_MIN + job.size / BYTES_A_SECOND).min(settings.index_cpu_seconds);
         let job_told = Job {
-            task: Task::Index(job.trust),
+            task: Task::Index(job.trust, job.stream),
             object_bytes: job.size,
             first_bytes: 0,
             window_bytes,
@@ -63,11 +68,10 @@ impl Errand for Survey {
     /// Anywhere in the object, in any order, but not for ever.
     fn range(&self, start: u64, length: u64, course: &Course) -> Option<ByteRange> {
         let range = ByteRange::at(start, length)?;
-        let most = self.job.object_bytes.saturating_mul(READS_MAX).saturating_add(READS_FREE);
         let ok = length > 0
             && length <= self.job.range_bytes
             && range.end() <= self.job.object_bytes
-            && course.brought.saturating_add(length) <= most;
+            && course.brought.saturating_add(length) <= reads_max(self.job.object_bytes);
         ok.then_some(range)
     }
 

@@ -55,7 +55,7 @@ fn stat(index: usize, uri: &str) -> Item {
 }
 
 fn index(body: &IndexBody) -> Vec<Item> {
-    let Ok(IndexKind::Selected(selector)) = body.kind.parse() else { return refusal(Status::Malformed) };
+    let Ok(IndexKind::Selected { frames: selector, .. }) = body.kind.parse() else { return refusal(Status::Malformed) };
     let pts: Vec<i64> = (0..FRAMES as i64).collect();
     let Ok(frames) = selector.resolve(&Timeline { pts: &pts, time_base: (1, 8), end: FRAMES as i64 }) else {
         return refusal(Status::OutOfRange);
@@ -147,7 +147,7 @@ async fn many_clips_are_few_requests() {
     }
     clips.push(clip("v3", "video?uniform=3"));
     clips.push(clip("v3", "video?from=1&to=2&fps=2"));
-    let found = client.find_clips(&clips, &Default::default()).await;
+    let found = client.find_clips(&clips, None, &Default::default()).await;
     let found: Vec<FoundClip> = found.into_iter().collect::<Result<_, _>>().expect("found");
     assert_eq!((asked(&nodes, Verb::Stat), asked(&nodes, Verb::Index)), (2, 20 + 2));
     let frames = |clip: &FoundClip| clip.rows.iter().map(|row| row.frame).collect::<Vec<_>>();
@@ -184,7 +184,7 @@ async fn a_wrong_clip_costs_itself() {
         clip("g7", "video?uniform=2"),
         clip("g8", "video?frames=-1"),
     ];
-    let found = client.find_clips(&clips, &Default::default()).await;
+    let found = client.find_clips(&clips, None, &Default::default()).await;
     let kinds: Vec<_> = found.iter().map(|found| found.as_ref().err().map(|error| error.kind.clone())).collect();
     use ErrorKind::{Invalid, NotFound, OutOfRange, Undecodable, Unsupported};
     let want = [OutOfRange, OutOfRange, NotFound, Undecodable, OutOfRange].map(Some);
@@ -204,7 +204,7 @@ async fn a_wrong_clip_costs_itself() {
 #[tokio::test]
 async fn another_frame_is_changed() {
     let (_nodes, client) = cluster().await;
-    let found = client.find_clips(&[clip("v0", "video?frames=49,50,51,52")], &Default::default()).await;
+    let found = client.find_clips(&[clip("v0", "video?frames=49,50,51,52")], None, &Default::default()).await;
     let found: Vec<FoundClip> = found.into_iter().collect::<Result<_, _>>().expect("found");
     let (_, outcomes) = received(&client, &found).await;
     let kinds: Vec<_> = outcomes[0].iter().map(|outcome| outcome.as_ref().err().map(|error| error.kind.clone())).collect();
@@ -216,7 +216,7 @@ async fn another_frame_is_changed() {
 async fn clips_lie_where_they_are_told_to() {
     let (_nodes, client) = cluster().await;
     let clips = [clip("v1", "video?frames=9,8"), clip("v2", "video?frames=7")];
-    let found = client.find_clips(&clips, &Default::default()).await;
+    let found = client.find_clips(&clips, None, &Default::default()).await;
     let found: Vec<FoundClip> = found.into_iter().collect::<Result<_, _>>().expect("found");
     let spec: ImageSpec = "image?size=1x1".parse().expect("spec");
     let batches = [Batch::fixed(3, [1, 1, 3]).expect("batch"), Batch::new(1, 1 << 20)];
@@ -230,7 +230,7 @@ async fn clips_lie_where_they_are_told_to() {
     assert_eq!(blocks, [vec![0, 0, 0, 1, 9, 7, 1, 8, 7], vec![2, 7, 7]]);
 }
 
-/// Promise: clips of one size are known to be before they come; planes, and what the spec cannot make, are not.
+/// Promise: clips of one size are known to be before they come; planes are not.
 #[test]
 fn shapes_are_known_before() {
     let facts = |orientation| {
@@ -238,14 +238,14 @@ fn shapes_are_known_before() {
         let media: StatPayload = codec::decode(&payload).expect("facts");
         let media = StatPayload { orientation, ..media };
         let version = crate::Version::new("v").expect("version");
-        crate::client::ObjectFacts { version, size: 1, media, mode: String::new(), frames: None, video: None }
+        crate::client::ObjectFacts { version, size: 1, media, mode: String::new(), frames: None, video: None, refused: None }
     };
     let shape = |orientation, text: &str| facts(orientation).shape(&text.parse().expect("spec"));
     assert_eq!(shape(1, "image"), Some([4, 8, 3]));
     assert_eq!(shape(1, "image?short=2"), Some([2, 4, 3]));
     assert_eq!(shape(6, "image?short=2&orientation=apply&layout=chw"), Some([3, 4, 2]));
     assert_eq!(shape(1, "image?size=5x6"), Some([6, 5, 3]));
-    assert_eq!(shape(1, "image?crop=9"), None);
+    assert_eq!(shape(1, "image?crop=9"), Some([9, 9, 3]), "whatever becomes of a frame that is smaller");
     let planes = ImageSpec { layout: crate::frame::Layout::Planes, ..ImageSpec::default() };
     assert_eq!(facts(1).shape(&planes), None);
 }

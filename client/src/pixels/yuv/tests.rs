@@ -14,15 +14,20 @@ pub(super) fn kinds() -> impl Iterator<Item = (Matrix, Range, u8)> {
 
 /// What the matrix gives for three samples, in fractions of the definition's own terms: nothing is shared with `coefs`.
 fn defined(matrix: Matrix, range: Range, bits: u8, samples: [u16; 3]) -> [u8; 3] {
+    defined_to(255, matrix, range, bits, samples).map(|channel| channel as u8)
+}
+
+/// The same with another number for white.
+fn defined_to(white: i128, matrix: Matrix, range: Range, bits: u8, samples: [u16; 3]) -> [u16; 3] {
     let one = 1i128 << (bits - 8);
     let [y, u, v] = samples.map(i128::from);
     let max = (1i128 << bits) - 1;
     let full = range == Range::Full || matrix == Matrix::Rgb;
     let (black, dy, dc) = if full { (0, max, max) } else { (16 * one, 219 * one, 224 * one) };
-    let rounded = |over: i128, under: i128| (2 * over + under).div_euclid(2 * under).clamp(0, 255) as u8;
+    let rounded = |over: i128, under: i128| (2 * over + under).div_euclid(2 * under).clamp(0, white) as u16;
     match matrix {
-        Matrix::Rgb => return [v, y, u].map(|sample| rounded(255 * sample, max)),
-        Matrix::Gray => return [rounded(255 * (y - black), dy); 3],
+        Matrix::Rgb => return [v, y, u].map(|sample| rounded(white * sample, max)),
+        Matrix::Gray => return [rounded(white * (y - black), dy); 3],
         _ => {}
     }
     let (kr, kb) = match matrix {
@@ -34,9 +39,9 @@ fn defined(matrix: Matrix, range: Range, bits: u8, samples: [u16; 3]) -> [u8; 3]
     let (y, u, v) = (y - black, u - 128 * one, v - 128 * one);
     let green = y * dc * kg * e4 - 2 * (kr * (e4 - kr) * v + kb * (e4 - kb) * u) * dy;
     [
-        rounded(255 * (y * dc * e4 + 2 * (e4 - kr) * v * dy), dy * dc * e4),
-        rounded(255 * green, dy * dc * kg * e4),
-        rounded(255 * (y * dc * e4 + 2 * (e4 - kb) * u * dy), dy * dc * e4),
+        rounded(white * (y * dc * e4 + 2 * (e4 - kr) * v * dy), dy * dc * e4),
+        rounded(white * green, dy * dc * kg * e4),
+        rounded(white * (y * dc * e4 + 2 * (e4 - kb) * u * dy), dy * dc * e4),
     ]
 }
 
@@ -122,6 +127,62 @@ fn noise(seed: u64, plane: usize, at: usize) -> u16 {
 /// FNV-1a.
 fn fnv(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+}
+
+/// Promise: a format is a number and back, and no other number is one; planes that lie packed give what planes elsewhere give, and too
+/// few bytes are refused.
+#[test]
+fn formats_are_numbers() {
+    let mut known = 0;
+    for number in 0..=u16::MAX {
+        if let Some(format) = Format::from_number(number) {
+            assert_eq!((format.number(), number >> 15), (number, 1));
+            known += 1;
+        }
+    }
+    assert_eq!(known, 9 * 16 * 5 * 2);
+    for (matrix, range, bits) in kinds() {
+        for shift in SHIFTS {
+            let frame = Frame::noise(3, (13, 7), (matrix, range, bits), shift, 0);
+            let format = Format { bits, shift: frame.shift, matrix, range };
+            assert_eq!(Format::from_number(format.number()), Some(format));
+            assert_eq!(format.is_yuv420(), bits == 8 && frame.shift == (1, 1) && matrix != Matrix::Gray);
+            let count = if matrix == Matrix::Gray { 1 } else { 3 };
+            let bytes = frame.planes.iter().take(count).flat_map(|(bytes, _)| bytes).copied().collect::<Vec<u8>>();
+            let mut out = vec![0; 13 * 7 * 3];
+            rgb(&format.packed(&bytes, 13, 7).expect("planes"), &mut out).expect("planes");
+            assert_eq!(out, frame.rgb(Isa::Scalar));
+            assert!(matches!(format.packed(&bytes[1..], 13, 7), Err(PlanesError::Plane { .. })));
+            assert!(matches!(format.packed(&bytes, 0, 7), Err(PlanesError::Size { .. })));
+        }
+    }
+}
+
+/// Promise: at full depth each number is the definition's with the largest sample for white; of 8 bits they are the bytes of RGB. What
+/// is deeper than its arithmetic is refused, and an output of another length.
+#[test]
+fn full_depth_is_the_definition() {
+    for (matrix, range, bits) in kinds() {
+        for shift in SHIFTS {
+            let frame = Frame::noise(7, (13, 7), (matrix, range, bits), shift, 3);
+            let mut out = vec![0xA5; 13 * 7 * 6];
+            let done = rgb16(&frame.planes(), &mut out);
+            if bits > 12 && !matches!(matrix, Matrix::Rgb | Matrix::Gray) {
+                assert_eq!(done, Err(PlanesError::Bits(bits)));
+                continue;
+            }
+            done.expect("planes");
+            let numbers: Vec<u16> = out.as_chunks().0.iter().map(|two| u16::from_le_bytes(*two)).collect();
+            let white = (1 << bits) - 1;
+            let pixels = (0..7).flat_map(|y| (0..13).map(move |x| (x, y)));
+            let pixel = |(x, y)| defined_to(white, matrix, range, bits, [0, 1, 2].map(|plane| frame.sample(plane, x, y)));
+            assert_eq!(numbers, pixels.flat_map(pixel).collect::<Vec<u16>>(), "{matrix:?} {range:?} {bits} {shift:?}");
+            if bits == 8 {
+                assert!(numbers.iter().map(|&number| number as u8).eq(frame.rgb(Isa::Scalar)));
+            }
+            assert!(matches!(rgb16(&frame.planes(), &mut out[1..]), Err(PlanesError::Out { .. })));
+        }
+    }
 }
 
 /// Promise: the bytes are those of the program that defines the profile, recorded in `golden.txt`.

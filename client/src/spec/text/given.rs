@@ -2,12 +2,12 @@
 
 use std::str::FromStr;
 
-use super::{DAMAGED, DEPTHS, FILTER_NAMES, FILTERS, LAYOUTS, MODES, ORIENTATIONS, PROFILES, TRUNCATED, clip, wrong};
-use crate::frame::Layout;
+use super::{DAMAGED, DEPTHS, DTYPES, FILTER_NAMES, FILTERS, LAYOUTS, MODES, ORIENTATIONS, PROFILES, TRUNCATED, clip, wrong};
+use crate::frame::{Dtype, Layout};
 use crate::pixels::{Filter, Window};
 use crate::spec::{
-    Alpha, Damaged, Depth, ImageSpec, Mode, Orientation, Profile, Rate, Resize, SELECTED_MAX, SIDE_MAX, Seconds, SpecError,
-    TILES_MAX, Truncated,
+    Alpha, Damaged, Depth, ImageSpec, Mode, Orientation, Profile, Rate, Resize, SELECTED_MAX, SIDE_MAX, STREAMS_MAX, Seconds,
+    SpecError, TILES_MAX, Truncated,
 };
 
 /// Parameters as they were met, each at most once.
@@ -33,9 +33,11 @@ pub(super) struct Given {
     alpha: Option<Alpha>,
     depth: Option<Depth>,
     layout: Option<Layout>,
+    dtype: Option<Dtype>,
     orientation: Option<Orientation>,
     truncated: Option<Truncated>,
     damaged: Option<Damaged>,
+    stream: Option<u32>,
     profile: Option<Profile>,
 }
 
@@ -81,9 +83,13 @@ impl Given {
                 once(&mut self.orientation, "orientation", one_of("orientation", ORIENTATIONS, "ignore or apply", value)?)
             }
             "truncated" => once(&mut self.truncated, "truncated", one_of("truncated", TRUNCATED, "error or pad", value)?),
-            "profile" => once(&mut self.profile, "profile", one_of("profile", PROFILES, "exact or fast", value)?),
+            "profile" => once(&mut self.profile, "profile", one_of("profile", PROFILES, "exact, fast or swscale", value)?),
             "damaged" => once(&mut self.damaged, "damaged", one_of("damaged", DAMAGED, "error or keep", value)?),
-            "dtype" | "count" | "stream" => Err(SpecError::Unsupported(format!("{name}={}", clip(value)))),
+            "dtype" if DTYPES.iter().any(|(name, _)| *name == value) => {
+                once(&mut self.dtype, "dtype", one_of("dtype", DTYPES, "u8 or u16", value)?)
+            }
+            "stream" => once(&mut self.stream, "stream", stream(value)?),
+            "dtype" | "count" => Err(SpecError::Unsupported(format!("{name}={}", clip(value)))),
             _ => Err(SpecError::Unknown(name.chars().take(40).collect())),
         }
     }
@@ -109,13 +115,18 @@ impl Given {
             alpha: self.alpha.unwrap_or_default(),
             depth: self.depth.unwrap_or_default(),
             layout: self.layout.unwrap_or_default(),
+            dtype: self.dtype.unwrap_or_default(),
             orientation: self.orientation.unwrap_or_default(),
             truncated: self.truncated.unwrap_or_default(),
             damaged: self.damaged.unwrap_or_default(),
+            stream: self.stream,
         };
-        let planes = ImageSpec { layout: Layout::Planes, damaged: spec.damaged, filter: spec.filter, ..ImageSpec::default() };
-        if spec.layout == Layout::Planes && spec != planes {
+        let planes = ImageSpec { layout: Layout::Hwc, ..spec.clone() };
+        if spec.layout == Layout::Planes && !planes.is_rgb_as_stored() {
             return Err(wrong("layout", "planes", "nothing beside it that would change samples"));
+        }
+        if spec.dtype == Dtype::U16 && !spec.keeps_samples() {
+            return Err(SpecError::Unsupported("dtype=u16 beside a resize, mode, alpha, depth or another profile".into()));
         }
         if spec.depth == Depth::Scale && spec.alpha != Alpha::Drop {
             return Err(SpecError::Unsupported("depth=scale beside alpha".into()));
@@ -184,6 +195,11 @@ fn list<T: FromStr>(name: &'static str, value: &str, want: &'static str) -> Resu
 fn count(value: &str) -> Result<u32, SpecError> {
     let count = value.parse().ok().filter(|count| (1..=SELECTED_MAX as u32).contains(count));
     count.ok_or_else(|| wrong("uniform", value, "a number of frames, 1 to 4096"))
+}
+
+fn stream(value: &str) -> Result<u32, SpecError> {
+    let stream = value.parse().ok().filter(|&stream| stream < STREAMS_MAX && value.bytes().all(|byte| byte.is_ascii_digit()));
+    stream.ok_or_else(|| wrong("stream", value, "the index of a stream in its container, 0 to 63"))
 }
 
 fn pixels(value: &str) -> Result<u32, SpecError> {

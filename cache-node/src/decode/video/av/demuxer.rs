@@ -4,6 +4,7 @@ use std::ffi::{CStr, c_char, c_int};
 use std::{ptr, slice};
 
 use ffmpeg_next::ffi;
+use framecache::spec::STREAMS_MAX;
 
 use super::super::codec::{EXTRADATA_BYTES_MAX, Parameters};
 use super::super::{Gone, VideoError};
@@ -22,6 +23,9 @@ pub(in super::super) struct Demuxer<'a> {
 /// What the container says of the stream.
 #[derive(Clone, Debug)]
 pub(in super::super) struct Stream {
+    /// Its index in the container, and those of all video streams.
+    pub(in super::super) index: u32,
+    pub(in super::super) siblings: Vec<u32>,
     pub(in super::super) parameters: Parameters,
     /// Seconds that one tick of a time takes, as a fraction.
     pub(in super::super) time_base: (i32, i32),
@@ -81,18 +85,20 @@ const DECODERS: &str = "h264,hevc,vp8,vp9,av1,libdav1d,mpeg1video,mpeg2video,mpe
 const PROBE_BYTES: u32 = 5_000_000;
 const PROBE_US: u32 = 5_000_000;
 
-/// More streams than this are no clip's.
-const STREAMS_MAX: u32 = 64;
-
 impl<'a> Demuxer<'a> {
-    /// Opens the container that `reader` reads and picks FFmpeg's best video stream.
-    pub(in super::super) fn open(reader: Reader<'a>, probing: Probing, pixels_max: u64) -> Result<Self, VideoError> {
+    /// Opens the container that `reader` reads and picks its stream `which`, or FFmpeg's best video stream.
+    pub(in super::super) fn open(
+        reader: Reader<'a>,
+        which: Option<u32>,
+        probing: Probing,
+        pixels_max: u64,
+    ) -> Result<Self, VideoError> {
         let mut demuxer = Self::closed(reader)?;
         let opened = demuxer.open_input().and_then(|()| match probing {
             Probing::Packets => demuxer.look_into(pixels_max),
             Probing::Header => Ok(()),
         });
-        match opened.and_then(|()| demuxer.pick()) {
+        match opened.and_then(|()| demuxer.pick(which)) {
             Ok(()) => Ok(demuxer),
             Err(_) if demuxer.io.reader().is_gone() => Err(Gone.into()),
             Err(error) => Err(error),
@@ -146,12 +152,20 @@ impl<'a> Demuxer<'a> {
         AvError::of(answer).map(drop).map_err(AvError::outcome)
     }
 
-    fn pick(&mut self) -> Result<(), VideoError> {
-        let video = ffi::AVMediaType::AVMEDIA_TYPE_VIDEO;
+    fn pick(&mut self, which: Option<u32>) -> Result<(), VideoError> {
+        self.stream = match which {
+            Some(which) => {
+                let videos = self.videos();
+                let named = || videos.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
+                match videos.contains(&which) {
+                    true => which as usize,
+                    false => return Err(VideoError::Unsupported(format!("no video stream {which}: there are {}", named()))),
+                }
+            }
+            None => self.best()?,
+        };
         // SAFETY: the context is open, and its streams are as many as it says.
         unsafe {
-            let best = ffi::av_find_best_stream(self.context, video, -1, -1, ptr::null_mut(), 0);
-            self.stream = usize::try_from(best).map_err(|_| VideoError::Undecodable("no video stream".into()))?;
             for index in 0..(*self.context).nb_streams as usize {
                 if index != self.stream {
                     (**(*self.context).streams.add(index)).discard = ffi::AVDiscard::AVDISCARD_ALL;
@@ -161,19 +175,27 @@ impl<'a> Demuxer<'a> {
         Ok(())
     }
 
+    fn best(&self) -> Result<usize, VideoError> {
+        let video = ffi::AVMediaType::AVMEDIA_TYPE_VIDEO;
+        // SAFETY: the context is open.
+        let best = unsafe { ffi::av_find_best_stream(self.context, video, -1, -1, ptr::null_mut(), 0) };
+        usize::try_from(best).map_err(|_| VideoError::Undecodable("no video stream".into()))
+    }
+
     fn raw(&self) -> &ffi::AVStream {
         // SAFETY: an open context's stream lives as long as it, and `pick` chose one that there is.
         unsafe { &**(*self.context).streams.add(self.stream) }
     }
 
-    /// Video streams, attached pictures among them.
-    pub(in super::super) fn videos(&self) -> usize {
+    /// Indices of video streams, attached pictures among them.
+    pub(in super::super) fn videos(&self) -> Vec<u32> {
         // SAFETY: the context is open, its streams are as many as it says, and each has its parameters.
         unsafe {
             let kind = |index| number(&raw const (*(**(*self.context).streams.add(index)).codecpar).codec_type);
             (0..(*self.context).nb_streams as usize)
                 .filter(|&index| kind(index) == ffi::AVMediaType::AVMEDIA_TYPE_VIDEO as i32)
-                .count()
+                .map(|index| index as u32)
+                .collect()
         }
     }
 
@@ -214,6 +236,8 @@ impl<'a> Demuxer<'a> {
             return Err(VideoError::Undecodable("times without a base".into()));
         }
         Ok(Stream {
+            index: self.stream as u32,
+            siblings: self.videos(),
             parameters,
             time_base: ratio(stream.time_base),
             frame_rate: ratio(stream.avg_frame_rate),

@@ -37,7 +37,14 @@ impl Colours {
 }
 
 /// A picture, until the decoder is asked for the next.
+#[derive(Clone, Copy)]
 pub(in super::super) struct Picture<'a>(pub(super) &'a ffi::AVFrame);
+
+impl std::fmt::Debug for Picture<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Picture of {:?}", self.size())
+    }
+}
 
 impl<'a> Picture<'a> {
     /// The tag of the packet that it came from.
@@ -97,7 +104,7 @@ impl<'a> Picture<'a> {
         }
         let Colours { matrix, range, .. } = self.colours();
         let is_full = range == ffi::AVColorRange::AVCOL_RANGE_JPEG as i32 || name.starts_with("yuvj");
-        Ok(Frame { width, height, sampling, matrix, is_full, planes })
+        Ok(Frame { width, height, sampling, matrix, is_full, planes, picture: *self })
     }
 }
 

@@ -120,7 +120,10 @@ impl H264 {
         let (mut is_idr, mut all_intra, mut any_slice) = (false, true, false);
         let mut recovery = None;
         let (mut before, mut fields) = (None, 0);
+        let mut disposable = true;
         for nal in nals {
+            // Table 7-1: slices of no reference, delimiters, fillers and messages.
+            disposable &= matches!(nal[0] & 0x7f, 1 | 6 | 9 | 12);
             match nal[0] & 31 {
                 7 | 8 => self.parameters(nal),
                 6 => recovery = recovery_frames(nal).or(recovery),
@@ -156,6 +159,7 @@ impl H264 {
             None if any_slice && all_intra && !info.second_field => Start::Open,
             None => Start::No,
         };
+        info.disposable = disposable && info.shows == 1 && fields == 0 && recovery.is_none();
         info
     }
 
