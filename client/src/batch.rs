@@ -377,7 +377,8 @@ mod tests {
         fill(&batch, 1, head(1, 3), 9);
         let pictures = batch.finish();
         assert!(pictures.block().is_none());
-        assert_eq!(pictures.shapes(), [[2, 2, 3], [1, 3, 3]]);
+        assert_eq!(pictures.shapes(0..2), [[2, 2, 3], [1, 3, 3]]);
+        assert!(pictures.shapes(1..2) == [[1, 3, 3]] && pictures.shapes(1..3).is_empty());
         assert_eq!(pictures.pixels(1), Some(&[9; 9][..]));
     }
 
@@ -482,7 +483,9 @@ mod tests {
         let mut pictures = batch.finish();
         pictures.retain(|index| index != 1);
         assert_eq!(pictures.block().map(|(_, block)| block.to_vec()), Some(vec![0, 0, 0, 2, 2, 2, 3, 3, 3]));
-        assert_eq!(pictures.block_mut().map(|(_, block)| block.len()), Some(9));
+        assert_eq!(pictures.part_mut(0..3).map(|(_, block)| block.len()), Some(9));
+        assert_eq!(pictures.part_mut(1..2).map(|(_, part)| part.to_vec()), Some(vec![2; 3]));
+        assert!(pictures.part_mut(2..4).is_none());
 
         let batch = Batch::new(3, 1 << 20);
         fill(&batch, 1, head(1, 1), 1);

@@ -7,6 +7,7 @@
 //! [`crate::route`], and from what each node's link knows of its health. A node that is lost costs a request a third of a second; one
 //! that is slow costs it what 95 of 100 of that node's replies take.
 
+mod clips;
 mod control;
 mod crops;
 mod exchange;
@@ -47,6 +48,7 @@ use known::{Chosen, Known};
 use news::News;
 use tries::Tries;
 
+pub use clips::{Clip, ClipSlots, FoundClip};
 pub use control::{Listing, ObjectFacts, ObjectRow};
 pub use images::{Outcome, Transport};
 pub use read::Raw;

@@ -44,6 +44,8 @@ fn documented_forms_parse() {
         "framecache get s3://abc/x --range 0-16 -o x",
         "framecache get s3://abc/x --spec image?short=256&crop=224 --format npy",
         "framecache get s3://abc/ --contact-sheet s.png --limit 5 --columns 2 --spec image?short=64",
+        "framecache get s3://abc/x --spec video?fps=2&from=1.5&to=4&short=256 --contact-sheet s.png",
+        "framecache get video?uniform=8 s3://abc/x --contact-sheet s.png",
         "framecache explain s3://abc/x --spec image --json",
     ] {
         Arguments::try_parse_from(line.split(' ')).unwrap_or_else(|error| panic!("{line}: {error}"));
@@ -60,6 +62,7 @@ fn nonsense_is_usage() {
         "get s3://abc/x --range 0-2 --spec image",
         "get s3://abc/x --spec image?nope=1",
         "get s3://abc/x --format png",
+        "get s3://abc/x --spec video?uniform=0",
         "get s3://abc/x --columns 3",
         "get s3://abc/x s3://abc/y -o -",
         "get s3://abc/prefix/ -o -",

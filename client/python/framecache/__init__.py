@@ -15,6 +15,7 @@ Importing it starts no thread and opens no socket; it is safe under fork, forkse
 from ._native import (
     Batch,
     Client,
+    Clips,
     Entry,
     Frames,
     Image,
@@ -47,6 +48,7 @@ __all__ = [
     "BusyError",
     "ChangedError",
     "Client",
+    "Clips",
     "DeniedError",
     "Entry",
     "FramecacheError",

@@ -1,10 +1,12 @@
 //! A batch of pictures as Python has it.
 
+use std::ops::Range;
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 use framecache::client::Outcome;
 use framecache::frame::Dtype;
-use framecache::{Error, Pictures};
+use framecache::{Error, Pictures, Version};
 use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyIterator, PyList, PyString, PyTuple};
@@ -25,6 +27,11 @@ pub(crate) enum OnError {
 }
 
 impl OnError {
+    /// Whether a call raises this error.
+    pub(crate) fn raises(self, error: &Error) -> bool {
+        self == Self::Raise || !error.kind.is_bad_sample()
+    }
+
     pub(crate) fn parse(py: Python<'_>, text: &str) -> PyResult<Self> {
         match text {
             "raise" => Ok(Self::Raise),
@@ -69,7 +76,7 @@ impl Received {
         let errors = PyDict::new(py);
         for (index, outcome) in self.outcomes.iter().enumerate() {
             match outcome {
-                Err(error) if self.raises(error) => return Err(exception(py, error)),
+                Err(error) if self.on_error.raises(error) => return Err(exception(py, error)),
                 Err(error) => errors.set_item(index, build(py, error)?)?,
                 Ok(_) => {}
             }
@@ -78,12 +85,10 @@ impl Received {
             self.leave_out();
         }
         let keys = PyList::new(py, &self.keys)?.unbind();
-        let (slots, data) = self.arrays();
-        Ok(Batch { slots, data, errors: errors.unbind(), keys })
-    }
-
-    fn raises(&self, error: &Error) -> bool {
-        self.on_error == OnError::Raise || !error.kind.is_bad_sample()
+        let (outcomes, count) = (&self.outcomes, self.pictures.len());
+        let part = Part::of(&mut self.pictures, 0..count, |index| outcomes[index].as_ref().ok());
+        let owner = Arc::new(Pixels::new(self.pictures, self.out));
+        Ok(part.batch(&owner, self.dtype, errors.unbind(), keys))
     }
 
     /// Removes the slots without a picture; those after move up.
@@ -94,56 +99,73 @@ impl Received {
         self.keys.retain(|_| *remain.next().unwrap_or(&true));
         self.outcomes.retain(Result::is_ok);
     }
+}
 
-    fn arrays(mut self) -> (Vec<Slot>, Result<Array, String>) {
-        let places: Vec<(*mut u8, [usize; 3])> = (0..self.pictures.len()).map(|index| self.slot(index)).collect();
-        let facts: Vec<Facts> = (0..self.pictures.len()).map(|index| self.facts(index)).collect();
-        let (whole, dtype) = (self.whole(), self.dtype);
-        let owner = Arc::new(Pixels::new(self.pictures, self.out));
-        let slots = places.into_iter().zip(facts).map(|((pointer, shape), facts)| Slot {
+/// Slots of finished pictures that follow one another, as long as their memory has no owner yet.
+pub(crate) struct Part {
+    /// Memory, shape and facts of each slot.
+    slots: Vec<(*mut u8, [usize; 3], Facts)>,
+    /// All of them as one array, or why they are not.
+    pub(crate) whole: Result<(*mut u8, [usize; 4]), String>,
+}
+
+impl Part {
+    /// `version` is of a slot that holds its picture.
+    pub(crate) fn of<'a>(pictures: &mut Pictures, slots: Range<usize>, version: impl Fn(usize) -> Option<&'a Version>) -> Self {
+        let slot = |index| {
+            let version = version(index);
+            let head = pictures.head(index).filter(|_| version.is_some());
+            let facts = Facts {
+                version: version.map(ToString::to_string),
+                size: head.map(|head| head.source),
+                orientation: head.map(|head| head.orientation),
+                pts_seconds: head.map(|head| head.pts_seconds),
+            };
+            // Of one without a picture, zeros of the others' shape, and empty if they have several.
+            match pictures.slot_mut(index) {
+                Some((shape, pixels)) => (pixels.as_mut_ptr(), shape.map(|side| side as usize), facts),
+                None => (NonNull::dangling().as_ptr(), [0, 0, 3], facts),
+            }
+        };
+        let found = slots.clone().map(slot).collect();
+        Self { slots: found, whole: whole(pictures, slots) }
+    }
+
+    /// As Python has it. `owner` holds the memory, of numbers of that type.
+    pub(crate) fn batch(self, owner: &Arc<Pixels>, dtype: Dtype, errors: Py<PyDict>, keys: Py<PyList>) -> Batch {
+        let slots = self.slots.into_iter().map(|(pointer, shape, facts)| Slot {
             array: Array::new(owner.clone(), pointer, &shape, dtype),
             valid: facts.version.is_some(),
             facts,
         });
-        (slots.collect(), whole.map(|(pointer, shape)| Array::new(owner, pointer, &shape, dtype)))
+        let data = self.whole.map(|(pointer, shape)| Array::new(owner.clone(), pointer, &shape, dtype));
+        Batch { slots: slots.collect(), data, errors, keys }
     }
+}
 
-    fn facts(&self, index: usize) -> Facts {
-        let head = self.pictures.head(index);
-        Facts {
-            version: self.outcomes[index].as_ref().ok().map(ToString::to_string),
-            size: head.map(|head| head.source),
-            orientation: head.map(|head| head.orientation),
-            pts_seconds: head.map(|head| head.pts_seconds),
-        }
+/// Slots as one array, or why they are not.
+pub(crate) fn whole(pictures: &mut Pictures, slots: Range<usize>) -> Result<(*mut u8, [usize; 4]), String> {
+    let count = slots.len();
+    if let Some(([height, width, channels], pixels)) = pictures.part_mut(slots.clone()) {
+        return Ok((pixels.as_mut_ptr(), [count, height as usize, width as usize, channels as usize]));
     }
+    let shapes = pictures.shapes(slots);
+    match shapes.len() {
+        0 => Ok((NonNull::dangling().as_ptr(), [count, 0, 0, 3])),
+        1 => {
+            Err("the pictures lie in separate memory, as they pass the client's memory together: use batch[i], or ask for fewer"
+                .into())
+        }
+        _ => Err(format!(
+            "pictures differ in shape, [height, width, 3]: {}; use batch[i], or a spec with crop or size",
+            listed(&shapes)
+        )),
+    }
+}
 
-    /// Memory and shape of one slot; of one without a picture, zeros of the others' shape, and empty if they have several.
-    fn slot(&mut self, index: usize) -> (*mut u8, [usize; 3]) {
-        match self.pictures.slot_mut(index) {
-            Some((shape, pixels)) => (pixels.as_mut_ptr(), shape.map(|side| side as usize)),
-            None => (std::ptr::NonNull::dangling().as_ptr(), [0, 0, 3]),
-        }
-    }
-
-    fn whole(&mut self) -> Result<(*mut u8, [usize; 4]), String> {
-        let count = self.pictures.len();
-        if let Some(([height, width, channels], pixels)) = self.pictures.block_mut() {
-            return Ok((pixels.as_mut_ptr(), [count, height as usize, width as usize, channels as usize]));
-        }
-        let shapes = self.pictures.shapes();
-        match shapes.len() {
-            0 => Ok((std::ptr::NonNull::dangling().as_ptr(), [count, 0, 0, 3])),
-            1 => Err(
-                "the pictures lie in separate memory, as they pass the client's memory together: use batch[i], or ask for fewer"
-                    .into(),
-            ),
-            _ => Err(format!(
-                "pictures differ in shape, [height, width, 3]: {}; use batch[i], or a spec with crop or size",
-                shapes.iter().take(8).map(|shape| format!("{shape:?}")).collect::<Vec<_>>().join(", ")
-            )),
-        }
-    }
+/// The first few, for a message.
+pub(crate) fn listed(shapes: &[impl std::fmt::Debug]) -> String {
+    shapes.iter().take(8).map(|shape| format!("{shape:?}")).collect::<Vec<_>>().join(", ")
 }
 
 impl Batch {

@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use framecache::client::Listing as Page;
 use framecache::spec::STREAMS_MAX;
@@ -13,6 +14,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple};
 
 use crate::batch::{Batch, OnError, Received};
+use crate::clips::{self, Asked, Clips};
 use crate::crop::RandomResizedCrop;
 use crate::error::{exception, invalid, passable};
 use crate::facts::{Listing, Node, Stat};
@@ -20,7 +22,7 @@ use crate::process::{PerProcess, wait};
 use crate::raw::Raw;
 use crate::settings;
 use crate::spec::spec_of;
-use crate::video::Video;
+use crate::video::{Video, frame_spec, transport_of};
 use crate::wanted::Wanted;
 
 /// A client of a cluster.
@@ -45,12 +47,22 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    fn connected(&self, py: Python<'_>) -> PyResult<framecache::Client> {
+    pub(crate) fn connected(&self, py: Python<'_>) -> PyResult<framecache::Client> {
         if self.closed.load(Ordering::Relaxed) {
             return Err(exception(py, &Error::new(ErrorKind::Closed, "this client was closed")));
         }
         let client = self.connected.get_or_make(|| framecache::Client::new(self.config.clone()));
         client.cloned().map_err(|error| exception(py, &error))
+    }
+
+    /// What the client may hold, in bytes.
+    pub(crate) fn memory(&self) -> u64 {
+        self.config.memory
+    }
+
+    /// The deadline of a call that names none.
+    pub(crate) fn timeout(&self) -> Duration {
+        self.config.timeout
     }
 
     /// Asks the cluster and waits for the answer.
@@ -193,7 +205,43 @@ impl Client {
         self.receive(py, wanted, keys, on_error, out, timeout)
     }
 
-    /// Metadata of an animation (GIF, WebP, PNG, AVIF) or of a TIFF of several pages, whose frames are then asked for by index.
+    /// Frames of many videos in one call: ``clips`` are pairs of an address and the indices of its frames, negative ones from the end,
+    /// in any order, as often as you like; in place of indices a selection as text, ``"video?fps=2&from=1.5&to=4"``. ``spec`` and its
+    /// keywords are those of ``Video.get_frames_at``, and so are ``damaged`` and ``transport``; ``stream`` is that of ``video``, the same
+    /// for all. Each video's frames are of one version.
+    ///
+    /// ``on_error`` is as for ``images``, and speaks of whole clips: one bad frame makes a bad clip. An index that is not there raises
+    /// ``OutOfRangeError`` (an ``IndexError``) that names those that are, whatever ``on_error`` says.
+    ///
+    /// ``out`` is memory to receive into, exactly ``[len(clips), frames, height, width, 3]``, for clips of as many frames each and frames
+    /// of one size; otherwise as for ``images``.
+    ///
+    /// >>> clips = fc.Client("env").clips([("s3://photos/fun/ball.gif", [0, 2]), ("s3://photos/fun/ball.gif", [1, 1])], short=64)
+    /// >>> clips.data.shape, clips[1].indices
+    /// ((2, 2, 64, 64, 3), [1, 1])
+    #[pyo3(signature = (
+        clips, spec=None, on_error="raise", out=None, timeout=None, *, damaged="error", transport="rgb", stream=None, **image
+    ))]
+    #[expect(clippy::too_many_arguments, reason = "each is a keyword of its own")]
+    fn clips(
+        &self,
+        py: Python<'_>,
+        clips: &Bound<'_, PyAny>,
+        spec: Option<&Bound<'_, PyAny>>,
+        on_error: &str,
+        out: Option<&Bound<'_, PyAny>>,
+        timeout: Option<f64>,
+        damaged: &str,
+        transport: &str,
+        stream: Option<i64>,
+        image: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<Clips> {
+        let spec = frame_spec(py, spec, damaged, stream_of(py, stream)?, image)?;
+        let (transport, on_error) = (transport_of(py, transport)?, OnError::parse(py, on_error)?);
+        clips::receive(self, py, Asked { clips, spec, transport, on_error, out, timeout })
+    }
+
+    /// What a video, an animation (GIF, WebP, PNG, AVIF) or a TIFF of several pages is; its frames are then asked for.
     ///
     /// Of a video with several streams ``stream`` takes one by its index in the file, and not FFmpeg's best; ``UnsupportedError`` names
     /// those that there are.
@@ -205,11 +253,7 @@ impl Client {
     fn video(slf: &Bound<'_, Self>, uri: Bound<'_, PyString>, timeout: Option<f64>, stream: Option<i64>) -> PyResult<Video> {
         let py = slf.py();
         let id = object(py, &uri.to_cow()?)?;
-        let known = |stream: i64| {
-            let known = u32::try_from(stream).ok().filter(|&stream| stream < STREAMS_MAX);
-            known.ok_or_else(|| invalid(py, format!("stream={stream}: want the index of a stream in its file, 0 to 63")))
-        };
-        let stream = stream.map(known).transpose()?;
+        let stream = stream_of(py, stream)?;
         let stat = |client: framecache::Client, call| async move {
             match stream {
                 Some(stream) => client.stat_stream(&id, stream, &call).await,
@@ -313,7 +357,15 @@ impl Client {
     }
 }
 
-fn call(py: Python<'_>, timeout: Option<f64>) -> PyResult<Call> {
+fn stream_of(py: Python<'_>, stream: Option<i64>) -> PyResult<Option<u32>> {
+    let known = |stream: i64| {
+        let known = u32::try_from(stream).ok().filter(|&stream| stream < STREAMS_MAX);
+        known.ok_or_else(|| invalid(py, format!("stream={stream}: want the index of a stream in its file, 0 to 63")))
+    };
+    stream.map(known).transpose()
+}
+
+pub(crate) fn call(py: Python<'_>, timeout: Option<f64>) -> PyResult<Call> {
     let timeout = timeout.map(|seconds| settings::timeout(py, seconds)).transpose()?;
     let trace = match trace(py) {
         Ok(trace) => trace.unwrap_or_default(),

@@ -11,7 +11,13 @@ use crate::tensor::Tensor;
 #[pyclass(frozen, module = "framecache")]
 pub(crate) struct Frames {
     pub(crate) batch: Py<Batch>,
-    pub(crate) rows: Vec<FrameRow>,
+    rows: Vec<FrameRow>,
+}
+
+impl Frames {
+    pub(crate) fn new(py: Python<'_>, batch: Batch, rows: Vec<FrameRow>) -> PyResult<Self> {
+        Ok(Self { batch: Py::new(py, batch)?, rows })
+    }
 }
 
 #[pymethods]

@@ -7,6 +7,7 @@
 
 mod batch;
 mod client;
+mod clips;
 mod colours;
 mod crop;
 mod dlpack;
@@ -31,6 +32,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<crop::RandomResizedCrop>()?;
     module.add_class::<video::Video>()?;
     module.add_class::<frames::Frames>()?;
+    module.add_class::<clips::Clips>()?;
     module.add_class::<batch::Batch>()?;
     module.add_class::<tensor::Tensor>()?;
     module.add_class::<raw::Raw>()?;

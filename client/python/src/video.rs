@@ -49,29 +49,16 @@ impl Video {
     }
 
     fn refuse(&self, py: Python<'_>, kind: ErrorKind, message: String) -> PyErr {
-        exception(py, &Error { uri: Some(self.uri.to_string()), ..Error::new(kind, message) })
+        self.told(py, Error::new(kind, message))
+    }
+
+    fn told(&self, py: Python<'_>, error: Error) -> PyErr {
+        exception(py, &Error { uri: Some(self.uri.to_string()), ..error })
     }
 
     /// Indices counted from the start, as far as it is known where the end is.
     fn counted(&self, py: Python<'_>, indices: &[i64]) -> PyResult<Vec<u64>> {
-        let frames = self.num_frames().map(|frames| i64::try_from(frames).unwrap_or(i64::MAX));
-        let outside = |index: i64, frames: i64| {
-            let message = format!("frame {index} of {frames}: want {} to {}", -frames, frames - 1);
-            Err(self.refuse(py, ErrorKind::OutOfRange, message))
-        };
-        let count = |&index: &i64| match (u64::try_from(index), frames) {
-            (Ok(_), Some(frames)) if index >= frames => outside(index, frames),
-            (Ok(frame), _) => Ok(frame),
-            (Err(_), None) => {
-                let message = format!("frame {index}: the number of frames is not known before they are decoded");
-                Err(self.refuse(py, ErrorKind::Invalid, message))
-            }
-            (Err(_), Some(frames)) => match u64::try_from(frames + index) {
-                Ok(frame) => Ok(frame),
-                Err(_) => outside(index, frames),
-            },
-        };
-        indices.iter().map(count).collect()
+        self.facts.counted(indices).map_err(|error| self.told(py, error))
     }
 
     /// What a selection comes to: asked of the cluster, which has the index.
@@ -79,12 +66,7 @@ impl Video {
         let (id, version, stream) = (self.id(py)?, self.facts.version.clone(), self.stream);
         let select = |client: framecache::Client, call| async move {
             let selected = client.select(&id, Some(&version), &selector, stream, &call).await;
-            // A frame that is not there is an `IndexError`; a time at which there is none is a value that is wrong.
-            selected.map_err(|error| match (&selector, &error.kind) {
-                (Selector::Frames(_), _) | (_, ErrorKind::Changed) => error,
-                (_, ErrorKind::OutOfRange) => Error { kind: ErrorKind::Invalid, ..error },
-                _ => error,
-            })
+            selected.map_err(|error| of_selector(&selector, error))
         };
         Ok(self.client.get().ask(py, timeout, select)?.frames)
     }
@@ -108,48 +90,21 @@ impl Video {
     }
 
     fn frames(&self, py: Python<'_>, rows: Vec<FrameRow>, how: &How<'_, '_>) -> PyResult<Frames> {
-        let spec = self.spec(py, how)?;
+        let spec = frame_spec(py, how.spec, how.damaged, self.stream, how.image)?;
+        let transport = transport_of(py, how.transport)?;
         let frames: Vec<u64> = rows.iter().map(|row| row.frame).collect();
         let keys = frames.iter().map(|_| self.uri.clone_ref(py)).collect();
-        let (size, orientation) = ((self.facts.media.width, self.facts.media.height), self.facts.media.orientation);
-        let (id, version, transport) = (self.id(py)?, self.facts.version.clone(), self.transport(py, how.transport)?);
-        let wanted = Wanted::Frames { id, version, frames, spec, size, orientation, transport };
+        let shape = self.facts.shape(&spec);
+        let (id, version) = (self.id(py)?, self.facts.version.clone());
+        let transport = if self.facts.has_yuv420() { transport } else { Transport::Rgb };
+        let wanted = Wanted::Frames { id, version, frames, spec, shape, transport };
         let batch = self.client.get().receive(py, wanted, keys, OnError::Raise, how.out, how.timeout)?;
         // Decoding may have shown that the index was wrong: what was counted by the old one is not handed on.
         let is_meant = |(place, row): (usize, &FrameRow)| batch.pts_seconds(place).is_none_or(|pts| pts == row.pts_seconds);
         if let Some((_, row)) = rows.iter().enumerate().find(|row| self.film().is_some() && !is_meant(*row)) {
-            let message = format!(
-                "frame {} is another one by now: what is wrong with the video was seen as it was decoded; open it again",
-                row.frame
-            );
-            return Err(self.refuse(py, ErrorKind::Changed, message));
+            return Err(self.told(py, self.facts.is_another(row.frame)));
         }
-        Ok(Frames { batch: Py::new(py, batch)?, rows })
-    }
-
-    /// How frames travel. What cannot have planes of 4:2:0 in 8 bits is not asked for them.
-    fn transport(&self, py: Python<'_>, name: &str) -> PyResult<Transport> {
-        let has_planes = self.film().is_some_and(|film| matches!(&*film.pix_fmt, "yuv420p" | "yuvj420p"));
-        match name {
-            "yuv420" if has_planes => Ok(Transport::Yuv420),
-            "rgb" | "yuv420" => Ok(Transport::Rgb),
-            other => Err(invalid(py, format!("transport={other:?}: want \"rgb\" or \"yuv420\""))),
-        }
-    }
-
-    fn spec(&self, py: Python<'_>, how: &How<'_, '_>) -> PyResult<ImageSpec> {
-        let mut spec = match (how.spec, how.image) {
-            (Some(_), Some(_)) => return Err(invalid(py, "frames are made by a spec, or by its keywords, not by both")),
-            (None, Some(keywords)) => keyworded(py, keywords)?,
-            (spec, None) => spec_of(spec)?,
-        };
-        spec.stream = self.stream;
-        spec.damaged = match how.damaged {
-            "error" => Damaged::Error,
-            "keep" => Damaged::Keep,
-            other => return Err(invalid(py, format!("damaged={other:?}: want \"error\" or \"keep\""))),
-        };
-        Ok(spec)
+        Frames::new(py, batch, rows)
     }
 
     fn seconds(&self, py: Python<'_>, seconds: f64) -> PyResult<Seconds> {
@@ -162,6 +117,46 @@ impl Video {
     fn timed(&self, py: Python<'_>) -> PyResult<&VideoFacts> {
         self.film().ok_or_else(|| self.refuse(py, ErrorKind::Unsupported, "frames of an animation are had by index".into()))
     }
+}
+
+/// A frame that is not there is an `IndexError`; a time at which there is none is a value that is wrong.
+pub(crate) fn of_selector(selector: &Selector, error: Error) -> Error {
+    match (selector, &error.kind) {
+        (Selector::Frames(_), _) => error,
+        (_, ErrorKind::OutOfRange) => Error { kind: ErrorKind::Invalid, ..error },
+        _ => error,
+    }
+}
+
+/// How frames travel.
+pub(crate) fn transport_of(py: Python<'_>, name: &str) -> PyResult<Transport> {
+    match name {
+        "rgb" => Ok(Transport::Rgb),
+        "yuv420" => Ok(Transport::Yuv420),
+        other => Err(invalid(py, format!("transport={other:?}: want \"rgb\" or \"yuv420\""))),
+    }
+}
+
+/// How frames are made: by a spec, or by its keywords.
+pub(crate) fn frame_spec(
+    py: Python<'_>,
+    spec: Option<&Bound<'_, PyAny>>,
+    damaged: &str,
+    stream: Option<u32>,
+    image: Option<&Bound<'_, PyDict>>,
+) -> PyResult<ImageSpec> {
+    let mut spec = match (spec, image) {
+        (Some(_), Some(_)) => return Err(invalid(py, "frames are made by a spec, or by its keywords, not by both")),
+        (None, Some(keywords)) => keyworded(py, keywords)?,
+        (spec, None) => spec_of(spec)?,
+    };
+    spec.stream = stream;
+    spec.damaged = match damaged {
+        "error" => Damaged::Error,
+        "keep" => Damaged::Keep,
+        other => return Err(invalid(py, format!("damaged={other:?}: want \"error\" or \"keep\""))),
+    };
+    Ok(spec)
 }
 
 /// A spec by its keywords; what is a video's alone is none of a picture's.
@@ -196,7 +191,7 @@ impl Video {
     /// Number of frames; ``None`` where only decoding would tell.
     #[getter]
     fn num_frames(&self) -> Option<u64> {
-        self.film().map(|film| film.frames).or(self.facts.frames.map(u64::from))
+        self.facts.frame_count()
     }
 
     /// Number of frames that the file's header claims, if it does.

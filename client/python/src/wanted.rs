@@ -2,7 +2,7 @@
 
 use framecache::batch::External;
 use framecache::client::{Outcome, Transport};
-use framecache::frame::{Dtype, Layout};
+use framecache::frame::Dtype;
 use framecache::{Batch as Slots, Call, Client, Error, ImageSpec, ObjectId, Version};
 use pyo3::buffer::{Element, PyBuffer};
 use pyo3::exceptions::PyBufferError;
@@ -23,8 +23,8 @@ pub(crate) enum Wanted {
         version: Version,
         frames: Vec<u64>,
         spec: ImageSpec,
-        size: (u32, u32),
-        orientation: u8,
+        /// Of each, as far as the frames are of the size that is told.
+        shape: Option<[u32; 3]>,
         transport: Transport,
     },
 }
@@ -36,11 +36,25 @@ pub(crate) enum Out {
 }
 
 impl Out {
-    fn external(&self) -> External {
-        match self {
+    /// The buffer of `out`, if it has exactly that shape and type.
+    pub(crate) fn of(out: &Bound<'_, PyAny>, want: &[usize], dtype: Dtype) -> PyResult<Self> {
+        match dtype {
+            Dtype::U16 => buffer(out, want).map(Self::Shorts),
+            _ => buffer(out, want).map(Self::Bytes),
+        }
+    }
+
+    /// Slots in its memory.
+    ///
+    /// # Safety
+    /// It is held until the slots are gone. That nothing else uses the memory meanwhile is asked of whoever passes `out=`.
+    pub(crate) unsafe fn slots(&self, count: usize, shape: [u32; 3], dtype: Dtype) -> Result<Slots, Error> {
+        let external = match self {
             Self::Bytes(buffer) => External { pointer: buffer.buf_ptr().cast(), bytes: buffer.len_bytes() },
             Self::Shorts(buffer) => External { pointer: buffer.buf_ptr().cast(), bytes: buffer.len_bytes() },
-        }
+        };
+        // SAFETY: what is exported stays valid; the rest is promised (see above).
+        unsafe { Slots::external_of(count, shape, dtype, external) }
     }
 }
 
@@ -69,13 +83,10 @@ impl Wanted {
 
     /// The shape, where the pictures' size is known too.
     fn known_shape(&self) -> Option<[u32; 3]> {
-        self.fixed_shape().or_else(|| match self {
-            Self::Frames { spec, size: (width, height), orientation, .. } if spec.layout != Layout::Planes => {
-                let geometry = spec.turned_geometry(*width, *height, *orientation).ok()?;
-                Some(spec.shape(geometry.output()))
-            }
-            _ => None,
-        })
+        match self {
+            Self::Frames { shape, .. } => *shape,
+            _ => self.fixed_shape(),
+        }
     }
 
     /// Fills `slots`.
@@ -92,44 +103,38 @@ impl Wanted {
 
     /// The buffer of `out`, if the pictures fit it exactly.
     pub(crate) fn buffer(&self, out: &Bound<'_, PyAny>) -> PyResult<Out> {
-        match self.dtype() {
-            Dtype::U16 => self.buffer_of(out).map(Out::Shorts),
-            _ => self.buffer_of(out).map(Out::Bytes),
-        }
-    }
-
-    fn buffer_of<T: Element>(&self, out: &Bound<'_, PyAny>) -> PyResult<PyBuffer<T>> {
-        let py = out.py();
         let shape = self.known_shape().ok_or_else(|| {
-            invalid(py, "out= wants a spec whose output has one size, with crop or size; this one's depends on the picture")
+            invalid(out.py(), "out= wants a spec whose output has one size, with crop or size; this one's depends on the picture")
         })?;
-        // A torch tensor has no buffer of its own, but lends it as a numpy array.
-        let buffer = PyBuffer::<T>::get(out).or_else(|failure| match out.getattr("numpy") {
-            Ok(numpy) => PyBuffer::<T>::get(&numpy.call0()?),
-            Err(raised) => passable(py, raised).and(Err(failure)),
-        })?;
-        if buffer.readonly() || !buffer.is_c_contiguous() {
-            return Err(PyBufferError::new_err("out= wants a writable, C-contiguous buffer"));
-        }
         let [a, b, c] = shape.map(|side| side as usize);
-        let want = [self.count(), a, b, c];
-        match buffer.shape() == want {
-            true => Ok(buffer),
-            false => Err(invalid(py, format!("out has shape {:?}, want {want:?}", buffer.shape()))),
-        }
+        Out::of(out, &[self.count(), a, b, c], self.dtype())
     }
 
     /// Where the pictures are received.
     pub(crate) fn slots(&self, out: Option<&Out>, memory: u64) -> Result<Slots, Error> {
         let (count, dtype) = (self.count(), self.dtype());
         match (if out.is_some() { self.known_shape() } else { self.fixed_shape() }, out) {
-            (Some(shape), Some(out)) => {
-                // SAFETY: the caller holds `out` exported, so it stays valid, until the slots are gone; that nothing else uses it
-                // meanwhile is asked of whoever passes `out=`.
-                unsafe { Slots::external_of(count, shape, dtype, out.external()) }
-            }
+            // SAFETY: the caller holds `out` exported until the slots are gone.
+            (Some(shape), Some(out)) => unsafe { out.slots(count, shape, dtype) },
             (Some(shape), None) => Slots::fixed_of(count, shape, dtype),
             (None, _) => Ok(Slots::new(count, memory)),
         }
+    }
+}
+
+/// A buffer of exactly that shape.
+fn buffer<T: Element>(out: &Bound<'_, PyAny>, want: &[usize]) -> PyResult<PyBuffer<T>> {
+    let py = out.py();
+    // A torch tensor has no buffer of its own, but lends it as a numpy array.
+    let buffer = PyBuffer::<T>::get(out).or_else(|failure| match out.getattr("numpy") {
+        Ok(numpy) => PyBuffer::<T>::get(&numpy.call0()?),
+        Err(raised) => passable(py, raised).and(Err(failure)),
+    })?;
+    if buffer.readonly() || !buffer.is_c_contiguous() {
+        return Err(PyBufferError::new_err("out= wants a writable, C-contiguous buffer"));
+    }
+    match buffer.shape() == want {
+        true => Ok(buffer),
+        false => Err(invalid(py, format!("out has shape {:?}, want {want:?}", buffer.shape()))),
     }
 }

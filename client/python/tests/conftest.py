@@ -131,6 +131,10 @@ def cluster(tmp_path_factory) -> Cluster:
     (folder / "fun").mkdir()
     frames = [picture(96, 96, SEED + 40 + number) for number in range(3)]
     frames[0].save(folder / "fun/ball.gif", save_all=True, append_images=frames[1:])
+    # Only here: who reads pictures alone holds no codec.
+    import painted
+
+    painted.encode(folder / "fun/roll.mp4", "libx264", range(60), {"preset": "veryfast"}, bframes=2)
     good = jpeg(picture(300, 300, SEED + 30))
     (folder / "bad/cut.jpg").write_bytes(good[: len(good) // 2])
     (folder / "bad/text.jpg").write_bytes(b"no picture at all, " * 20)

@@ -65,6 +65,76 @@ def test_contact_sheet(run, cluster, tmp_path):
     assert Image.open(tmp_path / "t.png").size == (7 * 132 + 4, 132 + 4)
 
 
+def tiles(path: Path, columns: int, count: int, size: tuple[int, int]) -> list[numpy.ndarray]:
+    """The pictures of a sheet, in order."""
+    sheet, (width, height) = numpy.asarray(Image.open(path)), size
+    assert sheet.shape == (-(-count // columns) * (height + 4) + 4, columns * (width + 4) + 4, 3)
+    corners = ((4 + place // columns * (height + 4), 4 + place % columns * (width + 4)) for place in range(count))
+    return [sheet[top : top + height, left : left + width] for top, left in corners]
+
+
+def test_contact_sheet_of_frames(run, cluster, tmp_path):
+    """Of any selection, in its order, on a sheet that fits a screen; the spec stands before or behind the address."""
+    import painted
+
+    uri = cluster.uri("fun/roll.mp4")
+    # By rate and range, number, time, index; every frame.
+    for spec, numbers in (
+        ("video?fps=5&from=0.4&to=1.4", [10, 15, 20, 25, 30]),
+        ("video?uniform=3", [0, 29, 59]),
+        ("video?at=0.5,0.1", [12, 2]),
+        ("video?frames=7,-1,7", [7, 59, 7]),
+        ("video", list(range(60))),
+    ):
+        run("get", spec, uri, "--contact-sheet", "s.png")
+        # Frames of 160 pixels are no larger on the sheet than they are.
+        shown = tiles(tmp_path / "s.png", min(10, len(numbers)), len(numbers), (160, 96))
+        assert [painted.number_of(tile) for tile in shown] == numbers, spec
+    run("get", uri, "--spec", "video?uniform=5&short=240", "--contact-sheet", "s.png")
+    assert len(tiles(tmp_path / "s.png", 4, 5, (400, 240))) == 5
+    run("get", "video?uniform=5&size=64x64", uri, cluster.uri("fun/ball.gif"), "--contact-sheet", "s.png", "--columns", 2, code=1)
+    assert {96, 160} == set(numpy.unique(tiles(tmp_path / "s.png", 2, 6, (64, 64))[5]))
+    run("get", "video?frames=2,0", cluster.uri("fun/ball.gif"), "--contact-sheet", "s.png")
+    assert len(tiles(tmp_path / "s.png", 2, 2, (96, 96))) == 2
+
+
+def test_frames_into_a_file(run, cluster, tmp_path):
+    """The frames of a selection for `numpy.load`, one of them as PNG."""
+    import painted
+
+    uri = cluster.uri("fun/roll.mp4")
+    run("get", uri, "--spec", "video?fps=5&from=0.4&to=1.4&short=48", "-o", "x.npy")
+    assert [painted.number_of(frame) for frame in numpy.load(tmp_path / "x.npy")] == [10, 15, 20, 25, 30]
+    run("get", uri, "--spec", "video?at=0.5", "-o", "x.png")
+    assert painted.number_of(numpy.asarray(Image.open(tmp_path / "x.png"))) == 12
+
+
+def test_wrong_selections_say_what_to_do(run, cluster, tmp_path):
+    """And leave no file."""
+    uri = cluster.uri("fun/roll.mp4")
+    for arguments, code, words in (
+        (["video?at=9", uri, "--contact-sheet", "s.png"], 1, "outside of the video's [0, 2.4) s"),
+        (["video?frames=60", uri, "--contact-sheet", "s.png"], 1, "want -60 to 59"),
+        (
+            ["video", uri, "--contact-sheet", "s.png", "--limit", "59"],
+            2,
+            "raise --limit, or ask for fewer, as in video?uniform=59",
+        ),
+        (["video?from=1&to=1", uri, "--contact-sheet", "s.png"], 2, "no frame"),
+        (["video?uniform=2", cluster.uri("raw/3m.bin"), "--contact-sheet", "s.png"], 1, "neither a video"),
+        (["video?uniform=2&mode=gray", uri, "--contact-sheet", "s.png"], 2, "colour"),
+        (["video?nope=2", uri, "--contact-sheet", "s.png"], 2, "nope"),
+        (["video?uniform=2", "--contact-sheet", "s.png"], 2, "want an object behind it"),
+        (["video?uniform=2", uri, "--spec", "image", "-o", "x.png"], 2, "neither --spec"),
+        (["video?uniform=2", uri, "-o", "x.png"], 2, "a PNG holds one frame, not 2"),
+        ([uri, "--spec", "video?frames=1,2", "-o", "x.png"], 2, "a PNG holds one frame, not 2"),
+        ([uri, "--format", "npy", "-o", "x"], 2, "--format"),
+    ):
+        done = run("get", *arguments, code=code)
+        assert words in done.stderr.decode() and not done.stdout, (arguments, done.stderr)
+        assert not list(tmp_path.iterdir()), arguments
+
+
 def test_ls(run, cluster):
     names = sorted(path.name for path in (cluster.folder / "same").iterdir())
     uris = [cluster.uri(f"same/{name}") for name in names]

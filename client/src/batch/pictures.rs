@@ -1,5 +1,7 @@
 //! A finished batch: who holds it reads, and nobody writes.
 
+use std::ops::Range;
+
 use super::Block;
 use crate::frame::TensorHead;
 use crate::zeroed::Zeroed;
@@ -75,16 +77,20 @@ impl Pictures {
         Some((block.shape, &block.memory.bytes()[..self.slots.len() * block.slot_bytes]))
     }
 
-    /// As [`Pictures::block`], for whoever hands the memory on.
-    pub fn block_mut(&mut self) -> Option<([u32; 3], &mut [u8])> {
-        let block = self.block.as_mut().filter(|_| self.slots.iter().all(|(_, own)| own.is_none()))?;
-        Some((block.shape, &mut block.memory.bytes_mut()[..self.slots.len() * block.slot_bytes]))
+    /// The slots from one to another as one array of `[slots.len(), height, width, channels]`, if every picture of theirs that arrived has
+    /// the block's shape; for whoever hands the memory on. `None` for slots that are not there, too.
+    pub fn part_mut(&mut self, slots: Range<usize>) -> Option<([u32; 3], &mut [u8])> {
+        let found = self.slots.get(slots.clone())?;
+        let block = self.block.as_mut().filter(|_| found.iter().all(|(_, own)| own.is_none()))?;
+        let bytes = slots.start * block.slot_bytes..slots.end * block.slot_bytes;
+        Some((block.shape, block.memory.bytes_mut().get_mut(bytes)?))
     }
 
-    /// The shapes that arrived, each once, in order of slots.
-    pub fn shapes(&self) -> Vec<[u32; 3]> {
+    /// The shapes that arrived in those slots, each once, in their order.
+    pub fn shapes(&self, slots: Range<usize>) -> Vec<[u32; 3]> {
         let mut shapes: Vec<[u32; 3]> = Vec::new();
-        for shape in self.slots.iter().filter_map(|(head, _)| head.as_ref()).map(|head| head.shape) {
+        let slots = self.slots.get(slots).unwrap_or_default();
+        for shape in slots.iter().filter_map(|(head, _)| head.as_ref()).map(|head| head.shape) {
             if !shapes.contains(&shape) {
                 shapes.push(shape);
             }

@@ -1,15 +1,18 @@
-//! `framecache get`: raw bytes, one decoded picture, or many on one sheet.
+//! `framecache get`: raw bytes, one decoded picture, frames of a video, or many of either on one sheet.
 
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
 use clap::ValueEnum;
 
 use super::failure::Failure;
 use super::output::Output;
 use super::{npy, png, sheet};
+use crate::client::{Clip, ClipSlots, FoundClip, Outcome};
 use crate::error::{Error, ErrorKind};
 use crate::frame::{Dtype, Layout};
 use crate::object::SPAN_BYTES;
+use crate::spec::{Selection, Selector, SpecError};
 use crate::{Batch, Call, Client, DecodeSpec, ImageSpec, ObjectId, Pictures};
 
 /// Bytes that are asked for at once: a span has one owner, and a file of any size passes through this much memory.
@@ -21,14 +24,16 @@ Examples:
   framecache get s3://photos/a.jpg --range 0-16 | xxd                   the first 16 of them
   framecache get s3://photos/a.jpg --spec 'image?short=256' -o a.png    decoded, as PNG
   framecache get s3://photos/a.jpg --spec image -o a.npy                decoded, for numpy.load
-  framecache get s3://photos/a.gif --spec 'video?frames=0,8' -o a.npy   frames of an animation
-  framecache get s3://photos/ --contact-sheet sheet.png --limit 200     many on one sheet";
+  framecache get s3://clips/a.mp4 --spec 'video?frames=0,8' -o a.npy    frames of a video or an animation
+  framecache get s3://photos/ --contact-sheet sheet.png --limit 200     many on one sheet
+  framecache get 'video?fps=2&from=1.5&to=4' s3://clips/a.mp4 --contact-sheet sheet.png
+                                                                        frames of a video on one sheet";
 
-/// Get an object's raw bytes, a decoded picture, or a sheet of many
+/// Get an object's raw bytes, a decoded picture, frames of a video, or a sheet of many
 #[derive(clap::Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct Arguments {
-    /// Object, s3://BUCKET/KEY; for a contact sheet several of them, or one prefix that ends in /
+    /// Object, s3://BUCKET/KEY; for a contact sheet several of them, or one prefix that ends in /. A spec may stand before them
     #[arg(required = true, value_name = "URI")]
     pub uris: Vec<String>,
     /// File to write; - is standard output
@@ -37,11 +42,12 @@ pub struct Arguments {
     /// Raw bytes from A up to, not including, B; A- is to the end
     #[arg(long, value_name = "A-B", value_parser = range, conflicts_with_all = ["spec", "contact_sheet"])]
     pub range: Option<(u64, Option<u64>)>,
-    /// Decode by this spec, e.g. 'image?short=256&crop=224', 'video?frames=0,8&short=256'
+    /// Decode by this spec, e.g. 'image?short=256&crop=224', 'video?frames=0,8&short=256', 'video?fps=2&from=1.5&to=4',
+    /// 'video?uniform=16'
     #[arg(long)]
-    pub spec: Option<DecodeSpec>,
+    pub spec: Option<Made>,
     /// Form of a decoded picture; by the file's extension if not given, else PNG
-    #[arg(long, value_enum, requires = "spec")]
+    #[arg(long, value_enum)]
     pub format: Option<Format>,
     /// Put many pictures on one sheet, a PNG file; broken ones are gray with a cross
     #[arg(long, value_name = "FILE")]
@@ -49,9 +55,42 @@ pub struct Arguments {
     /// Most pictures on the sheet
     #[arg(long, default_value_t = 100, requires = "contact_sheet", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub limit: u32,
-    /// Pictures in one row of the sheet
-    #[arg(long, default_value_t = 10, requires = "contact_sheet", value_parser = clap::value_parser!(u32).range(1..=1_000))]
-    pub columns: u32,
+    /// Pictures in one row of the sheet; if not given as many as fit 1,920 pixels, ten at most
+    #[arg(long, requires = "contact_sheet", value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    pub columns: Option<u32>,
+}
+
+/// What is made of an object.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Made {
+    /// A picture.
+    Picture(ImageSpec),
+    /// Frames of a video or an animation.
+    Frames(Selection),
+}
+
+impl FromStr for Made {
+    type Err = SpecError;
+
+    fn from_str(text: &str) -> Result<Self, SpecError> {
+        if text == "video" || text.starts_with("video?") {
+            return text.parse().map(Self::Frames);
+        }
+        match text.parse()? {
+            DecodeSpec::Image(image) => Ok(Self::Picture(image)),
+            DecodeSpec::Video(_) => Err(SpecError::Form(text.into())),
+        }
+    }
+}
+
+impl Made {
+    /// How each picture is made.
+    pub(super) fn image(&self) -> &ImageSpec {
+        match self {
+            Self::Picture(image) => image,
+            Self::Frames(selection) => &selection.image,
+        }
+    }
 }
 
 /// Form of a decoded picture.
@@ -64,7 +103,11 @@ pub enum Format {
 }
 
 impl Arguments {
-    pub(super) async fn run(self, client: &Client, call: &Call) -> Result<(), Failure> {
+    pub(super) async fn run(mut self, client: &Client, call: &Call) -> Result<(), Failure> {
+        self.take_spec()?;
+        if self.format.is_some() && self.spec.is_none() {
+            return Err(Failure::usage("--format is of a decoded picture: it wants a --spec"));
+        }
         if let Some(file) = &self.contact_sheet {
             return sheet::run(&self, file, client, call).await;
         }
@@ -81,6 +124,23 @@ impl Arguments {
             None => self.raw(&id, client, call).await,
             Some(spec) => self.pixels(&id, spec, client, call).await,
         }
+    }
+
+    /// The spec may stand before the objects: no address begins as one does.
+    fn take_spec(&mut self) -> Result<(), Failure> {
+        let is_spec = |text: &String| ["image", "video"].contains(&text.split('?').next().unwrap_or(""));
+        if !self.uris.first().is_some_and(is_spec) {
+            return Ok(());
+        }
+        let spec = self.uris.remove(0);
+        if self.uris.is_empty() {
+            return Err(Failure::usage(format!("{spec} is a spec: want an object behind it")));
+        }
+        if self.spec.is_some() || self.range.is_some() {
+            return Err(Failure::usage(format!("{spec} goes with neither --spec nor --range")));
+        }
+        self.spec = Some(spec.parse()?);
+        Ok(())
     }
 
     async fn raw(&self, id: &ObjectId, client: &Client, call: &Call) -> Result<(), Failure> {
@@ -103,7 +163,7 @@ impl Arguments {
         }
     }
 
-    async fn pixels(&self, id: &ObjectId, spec: &DecodeSpec, client: &Client, call: &Call) -> Result<(), Failure> {
+    async fn pixels(&self, id: &ObjectId, spec: &Made, client: &Client, call: &Call) -> Result<(), Failure> {
         let format = self.format.unwrap_or_else(|| by_extension(self.output.as_deref()));
         if format == Format::Png && spec.image().layout != Layout::Hwc {
             return Err(Failure::usage("a PNG's channels come last: leave out layout=chw, or write to a .npy file"));
@@ -111,17 +171,29 @@ impl Arguments {
         if format == Format::Png && spec.image().dtype != Dtype::U8 {
             return Err(Failure::usage("a PNG here has 8 bits a channel: leave out dtype=u16, or write to a .npy file"));
         }
-        if format == Format::Png && spec.frame().is_none() {
-            return Err(Failure::usage("a PNG holds one frame: ask for one, or write to a .npy file"));
+        let is_one = |count: usize| count == 1 || format != Format::Png;
+        let several = |count| {
+            Failure::usage(format!(
+                "a PNG holds one frame, not {count}: ask for one, write to a .npy file, or use --contact-sheet"
+            ))
+        };
+        if let Made::Frames(Selection { frames: Selector::Frames(frames), .. }) = spec
+            && !is_one(frames.len())
+        {
+            return Err(several(frames.len()));
         }
         let mut output = Output::open(self.output.as_deref())?;
         let (pictures, outcomes) = match spec {
-            DecodeSpec::Image(image) => decode(std::slice::from_ref(id), image, client, call).await,
-            DecodeSpec::Video(video) => {
-                let batch = Batch::new(video.frames.len(), client.config().memory);
-                let found = client.stat(id, call).await?.version;
-                let outcomes = client.frames((id, &found), &video.frames, &video.image, &batch, call).await;
-                (batch.finish(), outcomes)
+            Made::Picture(image) => decode(std::slice::from_ref(id), image, client, call).await,
+            Made::Frames(Selection { frames, image }) => {
+                let clip = Clip { id: id.clone(), frames: frames.clone() };
+                let found = client.find_clips(&[clip], image.stream, call).await.into_iter().collect::<Result<Vec<_>, _>>()?;
+                match found.iter().map(|clip| clip.rows.len()).sum::<usize>() {
+                    0 => return Err(Failure::usage("the selection comes to no frame")),
+                    count if !is_one(count) => return Err(several(count)),
+                    _ => {}
+                }
+                frames_of(&found[0], image, client.config().memory, client, call).await
             }
         };
         outcomes.into_iter().collect::<Result<Vec<_>, _>>()?;
@@ -131,7 +203,7 @@ impl Arguments {
             return Err(Failure::usage("the frames pass the client's memory together: ask for fewer"));
         };
         let mut sides: Vec<usize> = shape.iter().map(|&side| side as usize).collect();
-        if matches!(spec, DecodeSpec::Video(_)) {
+        if matches!(spec, Made::Frames(_)) {
             sides.insert(0, pictures.len());
         }
         let mut file = Vec::new();
@@ -146,16 +218,25 @@ impl Arguments {
 }
 
 /// Decodes pictures of one request.
-pub(super) async fn decode(
-    ids: &[ObjectId],
-    spec: &ImageSpec,
-    client: &Client,
-    call: &Call,
-) -> (Pictures, Vec<crate::client::Outcome>) {
+pub(super) async fn decode(ids: &[ObjectId], spec: &ImageSpec, client: &Client, call: &Call) -> (Pictures, Vec<Outcome>) {
     // Of several sizes each gets memory of its own: the block is made on a guess that would be wrong.
     let block_bytes = if spec.fixed_output().is_some() || ids.len() == 1 { client.config().memory } else { 0 };
     let batch = Batch::new(ids.len(), block_bytes);
     let outcomes = client.images(ids, spec, &batch, call).await;
+    (batch.finish(), outcomes)
+}
+
+/// Decodes the frames of a clip. Up to `block_bytes` of them are one array.
+pub(super) async fn frames_of(
+    clip: &FoundClip,
+    spec: &ImageSpec,
+    block_bytes: u64,
+    client: &Client,
+    call: &Call,
+) -> (Pictures, Vec<Outcome>) {
+    let batch = Batch::new(clip.rows.len(), block_bytes);
+    let slots = ClipSlots { clip, batch: &batch, first: 0 };
+    let outcomes = client.clips(&[slots], spec, call).await.into_iter().flatten().collect();
     (batch.finish(), outcomes)
 }
 
@@ -187,6 +268,18 @@ mod tests {
         assert_eq!(range("5-"), Ok((5, None)));
         for text in ["", "-", "-5", "5", "5-5", "6-5", "a-b", "1-2-3"] {
             assert!(range(text).is_err(), "{text}");
+        }
+    }
+
+    /// Promise: a spec is of pictures or of frames, and each is refused where it is wrong.
+    #[test]
+    fn specs() {
+        assert!(matches!("image?short=9".parse(), Ok(Made::Picture(_))));
+        for text in ["video", "video?fps=2&from=1.5&to=4&short=256", "video?frames=-1", "video?uniform=3", "video?at=1"] {
+            assert!(matches!(text.parse(), Ok(Made::Frames(_))), "{text}");
+        }
+        for text in ["video?short", "videos", "video?layout=planes&short=9", "image?fps=2", "image?layout=planes", ""] {
+            assert!(text.parse::<Made>().is_err(), "{text}");
         }
     }
 

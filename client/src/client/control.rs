@@ -53,6 +53,11 @@ pub struct ObjectFacts {
     pub refused: Option<Error>,
 }
 
+/// What a request for facts says of the stream that they are to be of.
+pub(super) fn stat_spec(stream: Option<u32>) -> String {
+    stream.map_or(String::new(), |_| VideoSpec::at(0, ImageSpec::of_stream(stream)).to_string())
+}
+
 /// What [`ext::REFUSED`] says.
 fn refusal(said: &[u8]) -> Option<Error> {
     let (status, words) = said.split_first_chunk()?;
@@ -62,6 +67,16 @@ fn refusal(said: &[u8]) -> Option<Error> {
 }
 
 impl ObjectFacts {
+    /// Itself, if it speaks of that stream: a node of an older release speaks of the best one.
+    pub(super) fn of_stream(self, id: &ObjectId, stream: u32) -> Result<Self, Error> {
+        match self.video.as_ref().and_then(VideoFacts::stream) == Some(stream) {
+            true => Ok(self),
+            false => {
+                Err(Error::new(ErrorKind::Unsupported, format!("no stream {stream}: not a video, or an older node")).about(id))
+            }
+        }
+    }
+
     /// From an item of a reply to `Stat`.
     pub(super) async fn receive(item: &ItemHead, reply: &mut Reply) -> Result<Self, Error> {
         if let Some(error) = Error::from_item(item) {
@@ -131,14 +146,7 @@ impl Client {
     /// # Errors
     /// As [`Client::stat`]; `Unsupported`, naming those that there are, where it is none of its video streams.
     pub async fn stat_stream(&self, id: &ObjectId, stream: u32, call: &Call) -> Result<ObjectFacts, Error> {
-        let facts = self.stat_by(id, Some(stream), call, self.deadline(call)).await?;
-        // A node of an older release speaks of the best one.
-        match facts.video.as_ref().and_then(VideoFacts::stream) == Some(stream) {
-            true => Ok(facts),
-            false => {
-                Err(Error::new(ErrorKind::Unsupported, format!("no stream {stream}: not a video, or an older node")).about(id))
-            }
-        }
+        self.stat_by(id, Some(stream), call, self.deadline(call)).await?.of_stream(id, stream)
     }
 
     pub(super) async fn stat_by(
@@ -148,8 +156,7 @@ impl Client {
         call: &Call,
         deadline: Instant,
     ) -> Result<ObjectFacts, Error> {
-        let spec = stream.map_or(String::new(), |_| VideoSpec::at(0, ImageSpec::of_stream(stream)).to_string());
-        let body = &ObjectsBody { uris: vec![id.to_string()], spec };
+        let body = &ObjectsBody { uris: vec![id.to_string()], spec: stat_spec(stream) };
         let ask = |chosen: Chosen| async move {
             let mut reply = self.ask(&chosen, Verb::Stat, body, "", call, deadline).await?;
             let item = reply.next().await?.ok_or_else(|| Error::new(ErrorKind::Unavailable, "the reply is empty"))?;

@@ -4,6 +4,7 @@ use futures::future::FutureExt;
 use futures::stream::{FuturesUnordered, StreamExt};
 use tokio::time::Instant;
 
+use super::control::stat_spec;
 use super::images::{Groups, Outcome, Slot, Want, ask_bytes};
 use super::known::Chosen;
 use super::{Call, Client, Tries};
@@ -31,29 +32,40 @@ impl Client {
     ) -> Vec<Outcome> {
         let deadline = self.deadline(call);
         let (mut drawn, mut known) = (Vec::with_capacity(ids.len()), Vec::with_capacity(ids.len()));
-        for (id, facts) in ids.iter().zip(self.facts(ids, call, deadline).await) {
+        for (id, facts) in ids.iter().zip(self.facts(ids, None, call, deadline).await) {
             let version = facts.as_ref().map_or(String::new(), |facts| facts.version.to_string());
             let spec = facts.and_then(|facts| drawn_for(crop, epoch, id, &facts));
             known.push(spec.as_ref().err().cloned().map(Err));
             drawn.push((DecodeSpec::from(spec.unwrap_or_default()), version));
         }
-        let slots: Vec<Slot<'_>> =
-            ids.iter().zip(&drawn).map(|(id, (spec, version))| Slot { id, spec, version, converted: false }).collect();
-        self.slots(&slots, known, batch, call, deadline).await
+        let each = ids.iter().zip(&drawn).enumerate();
+        let slots = each.map(|(at, (id, (spec, version)))| Slot { id, spec, version, batch, at, converted: false });
+        let slots: Vec<Slot<'_>> = slots.collect();
+        self.slots(&slots, known, call, deadline).await
     }
 
-    /// What is known of several objects: one request to each owner, and what that leaves open one by one.
-    async fn facts(&self, ids: &[ObjectId], call: &Call, deadline: Instant) -> Vec<Result<ObjectFacts, Error>> {
-        let mut groups = Groups::default();
+    /// What is known of several objects, of videos with a `stream` of that one: one request to each owner, and what that leaves open one
+    /// by one.
+    pub(super) async fn facts(
+        &self,
+        ids: &[ObjectId],
+        stream: Option<u32>,
+        call: &Call,
+        deadline: Instant,
+    ) -> Vec<Result<ObjectFacts, Error>> {
+        let (mut groups, mut unknown) = (Groups::default(), None);
         for (index, id) in ids.iter().enumerate() {
             let want = Want { index, tries: Tries::new(RouteKey::picture(id)) };
             // Where there is no view yet the requests one by one will wait for it.
             match self.cluster(call, deadline).await.and_then(|known| self.choose(&known, &want.tries)) {
                 Ok(chosen) => groups.add(chosen, want, ask_bytes(id)),
-                Err(_) => break,
+                Err(error) => {
+                    unknown = Some(error);
+                    break;
+                }
             }
         }
-        let asked = groups.made.iter().map(|(chosen, wants)| self.facts_of(chosen, ids, wants, call, deadline));
+        let asked = groups.made.iter().map(|(chosen, wants)| self.facts_of((chosen, wants), ids, stream, call, deadline));
         let mut asked: FuturesUnordered<_> = asked.collect();
         let mut found: Vec<Option<Result<ObjectFacts, Error>>> = vec![None; ids.len()];
         while let Some(answers) = asked.next().await {
@@ -61,11 +73,12 @@ impl Client {
         }
         drop(asked);
         if Instant::now() >= deadline {
-            let late = |id: &ObjectId| Err(Error::new(ErrorKind::Timeout, "the deadline passed").about(id));
+            let why = unknown.unwrap_or_else(|| Error::new(ErrorKind::Timeout, "the deadline passed"));
+            let late = |id: &ObjectId| Err(why.clone().about(id));
             return found.into_iter().zip(ids).map(|(facts, id)| facts.unwrap_or_else(|| late(id))).collect();
         }
         let open: Vec<usize> = (0..ids.len()).filter(|&index| found[index].is_none()).collect();
-        let one = |index: usize| async move { (index, self.stat_by(&ids[index], None, call, deadline).await) }.boxed();
+        let one = |index: usize| async move { (index, self.stat_by(&ids[index], stream, call, deadline).await) }.boxed();
         let mut rest = futures::stream::iter(open.into_iter().map(one)).buffer_unordered(STATS_AT_ONCE);
         while let Some((index, facts)) = rest.next().await {
             found[index] = Some(facts);
@@ -78,14 +91,15 @@ impl Client {
     /// What one node says of objects; those that it may tell later are left out.
     async fn facts_of(
         &self,
-        chosen: &Chosen,
+        (chosen, wants): (&Chosen, &[Want]),
         ids: &[ObjectId],
-        wants: &[Want],
+        stream: Option<u32>,
         call: &Call,
         deadline: Instant,
     ) -> Vec<(usize, Result<ObjectFacts, Error>)> {
         let mut told = Vec::new();
-        let body = ObjectsBody { uris: wants.iter().map(|want| ids[want.index].to_string()).collect(), spec: String::new() };
+        let uris = wants.iter().map(|want| ids[want.index].to_string()).collect();
+        let body = ObjectsBody { uris, spec: stat_spec(stream) };
         let Ok(mut reply) = self.ask(chosen, Verb::Stat, &body, "", call, deadline).await else { return told };
         while let Ok(Some(item)) = reply.next().await {
             let Some(&Want { index, .. }) = wants.get(item.index as usize) else { break };
@@ -118,4 +132,4 @@ fn drawn_for(crop: &RandomResizedCrop, epoch: u64, id: &ObjectId, facts: &Object
 }
 
 /// Requests for single objects that are under way together.
-const STATS_AT_ONCE: usize = 16;
+pub(super) const STATS_AT_ONCE: usize = 16;

@@ -30,7 +30,6 @@ use crate::zeroed::Zeroed;
 pub(super) struct Ask<'a> {
     pub(super) client: &'a Client,
     pub(super) slots: &'a [Slot<'a>],
-    pub(super) batch: &'a Batch,
     pub(super) call: &'a Call,
     pub(super) deadline: Instant,
 }
@@ -138,6 +137,17 @@ async fn next(asking: &mut Option<BoxFuture<'_, Result<Reply, Error>>>, reply: &
 }
 
 impl<'a> Ask<'a> {
+    /// Whether slot `index` holds its picture.
+    pub(super) fn has(&self, index: usize) -> bool {
+        let Slot { batch, at, .. } = self.slots[index];
+        batch.head(at).is_some()
+    }
+
+    fn is_over(&self, index: usize) -> bool {
+        let Slot { batch, at, .. } = self.slots[index];
+        batch.is_over(at)
+    }
+
     /// Sends the request, and receives until there is something to decide.
     pub(super) async fn request(self, mut exchange: Exchange<'a>, chosen: Chosen, wants: Vec<Want>) -> (Exchange<'a>, Pause) {
         let Self { client, call, deadline, .. } = self;
@@ -184,7 +194,7 @@ impl<'a> Ask<'a> {
             let want = want.ok_or_else(|| protocol("a slot that was not asked for"))?;
             let still = exchange.link.hedge_after(Kind::Frames);
             // What another request has brought need not be asked for again.
-            let open = || exchange.open.keys().filter(|&&index| !self.batch.is_over(index)).count();
+            let open = || exchange.open.keys().filter(|&&index| !self.is_over(index)).count();
             let reply = exchange.reply.as_mut().ok_or_else(early)?;
             let taken = self.take(&item, reply, still, &open).await;
             exchange.since = Instant::now();
@@ -219,8 +229,8 @@ impl<'a> Ask<'a> {
         }
         let head = item.tensor_head().map_err(|e| protocol(&e.to_string()));
         let head = head.and_then(|head| head.ok_or_else(|| protocol("a picture without shape")));
-        let slot = &self.slots[item.index as usize];
-        let head = head.and_then(|head| of_spec(head, slot.spec.image()));
+        let Slot { spec, batch, at, converted, .. } = self.slots[item.index as usize];
+        let head = head.and_then(|head| of_spec(head, spec.image()));
         let version = Version::new(&item.version).map_err(|e| protocol(&e.to_string()));
         let (head, version) = match (head, version) {
             (Ok(head), Ok(version)) if head.bytes() == u64::from(item.payload_bytes) => (head, version),
@@ -228,27 +238,27 @@ impl<'a> Ask<'a> {
             _ => return Taken::Broken(protocol("a picture whose bytes do not fit its shape")),
         };
         // The requests of a batch are polled by one task, so that nothing comes between the question and the taking.
-        let (index, bytes) = (item.index as usize, item.payload_bytes as usize);
-        if self.batch.is_over(index) {
+        let bytes = item.payload_bytes as usize;
+        if batch.is_over(at) {
             return self.client.pass(reply, bytes, still, open).await.map_or_else(Taken::Broken, |()| Taken::Beaten);
         }
-        if slot.converted {
-            return match self.converted(index, head, reply, still, open).await {
+        if converted {
+            return match self.converted((batch, at), head, reply, still, open).await {
                 Ok(true) => Taken::Picture(version),
                 Ok(false) => Taken::Beaten,
                 Err(error) if matches!(error.kind, ErrorKind::Invalid | ErrorKind::Unsupported) => Taken::Failed(error),
                 Err(error) => Taken::Broken(error),
             };
         }
-        if self.batch.is_taken(index) {
-            return match self.beside(index, head, reply, still, open).await {
+        if batch.is_taken(at) {
+            return match self.beside((batch, at), head, reply, still, open).await {
                 Ok(true) => Taken::Picture(version),
                 Ok(false) => Taken::Beaten,
                 Err(error) if error.kind == ErrorKind::Invalid => Taken::Failed(error),
                 Err(error) => Taken::Broken(error),
             };
         }
-        let mut place = match self.batch.place(index, head) {
+        let mut place = match batch.place(at, head) {
             Ok(place) => place,
             Err(error) if error.kind == ErrorKind::Invalid => {
                 return self.client.pass(reply, bytes, still, open).await.map_or_else(Taken::Broken, |()| Taken::Failed(error));
@@ -259,7 +269,7 @@ impl<'a> Ask<'a> {
         let received = tokio::select! {
             biased;
             received = self.client.payload(reply, place.bytes(), &mut got, still, open) => Some(received),
-            () = self.batch.unwanted(index) => None,
+            () = batch.unwanted(at) => None,
         };
         match received {
             Some(Ok(())) => {
@@ -277,7 +287,7 @@ impl<'a> Ask<'a> {
     /// Receives a picture that another request is writing already, beside it; whether this one was first to have it whole.
     async fn beside(
         self,
-        index: usize,
+        (batch, at): (&Batch, usize),
         head: TensorHead,
         reply: &mut Reply,
         still: Option<Duration>,
@@ -289,7 +299,7 @@ impl<'a> Ask<'a> {
             return self.client.pass(reply, head.bytes() as usize, still, open).await.map(|()| false);
         };
         self.client.payload(reply, memory.bytes_mut(), &mut 0, still, open).await?;
-        let Some(mut place) = self.batch.claim(index, head).await? else { return Ok(false) };
+        let Some(mut place) = batch.claim(at, head).await? else { return Ok(false) };
         place.bytes().copy_from_slice(memory.bytes());
         place.done();
         Ok(true)
@@ -303,7 +313,7 @@ impl Ask<'_> {
     /// `Unsupported`: planes of another kind, or of one that is not told.
     async fn converted(
         self,
-        index: usize,
+        (batch, at): (&Batch, usize),
         head: TensorHead,
         reply: &mut Reply,
         still: Option<Duration>,
@@ -319,7 +329,7 @@ impl Ask<'_> {
         let planes = format.packed(memory.bytes(), width as usize, height as usize);
         let planes = planes.map_err(|error| unsupported(error.to_string()))?;
         let rgb = TensorHead { shape: [height, width, 3], layout: Layout::Hwc, format: None, ..head };
-        let Some(mut place) = self.batch.claim(index, rgb).await? else { return Ok(false) };
+        let Some(mut place) = batch.claim(at, rgb).await? else { return Ok(false) };
         yuv::rgb(&planes, place.bytes()).map_err(|error| protocol(&error.to_string()))?;
         place.done();
         Ok(true)

@@ -44,8 +44,9 @@ impl Client {
     /// deadline: `Busy`, `Timeout`, `Unavailable`. `Invalid` for a picture that does not fit an `out` buffer.
     pub async fn images(&self, ids: &[ObjectId], spec: &ImageSpec, batch: &Batch, call: &Call) -> Vec<Outcome> {
         let spec = spec.clone().into();
-        let slots: Vec<Slot<'_>> = ids.iter().map(|id| Slot::of(id, &spec)).collect();
-        self.slots(&slots, vec![None; slots.len()], batch, call, self.deadline(call)).await
+        let slot = |(at, id)| Slot { id, spec: &spec, version: "", batch, at, converted: false };
+        let slots: Vec<Slot<'_>> = ids.iter().enumerate().map(slot).collect();
+        self.slots(&slots, vec![None; slots.len()], call, self.deadline(call)).await
     }
 
     /// Frames of the animation `id` as it was found to be, by index from 0, each made as `spec` says; slot by slot in the same order.
@@ -60,24 +61,41 @@ impl Client {
         batch: &Batch,
         call: &Call,
     ) -> Vec<Outcome> {
+        let wanted = |(at, &frame)| Framed { id, version, frame, batch, at, transport: call.transport };
+        let wanted: Vec<Framed<'_>> = frames.iter().enumerate().map(wanted).collect();
+        self.framed(&wanted, spec, call).await
+    }
+
+    /// Decodes frames of videos and animations, each into its slot.
+    pub(super) async fn framed(&self, wanted: &[Framed<'_>], spec: &ImageSpec, call: &Call) -> Vec<Outcome> {
         let deadline = self.deadline(call);
-        let of = |spec: &ImageSpec| -> Vec<DecodeSpec> {
-            frames.iter().map(|&frame| VideoSpec::at(frame, spec.clone()).into()).collect()
+        let planes = ImageSpec { layout: Layout::Planes, ..spec.clone() };
+        let is_converted = |framed: &Framed<'_>| framed.transport == Transport::Yuv420 && spec.is_rgb_as_stored();
+        let spec_of = |framed: &Framed<'_>, converted| {
+            VideoSpec::at(framed.frame, if converted { planes.clone() } else { spec.clone() }).into()
         };
-        let mut outcomes = vec![None; frames.len()];
-        if call.transport == Transport::Yuv420 && spec.is_rgb_as_stored() {
-            let specs = of(&ImageSpec { layout: Layout::Planes, ..spec.clone() });
-            let slots = Slot::of_frames(id, version, &specs, true);
-            let made = self.slots(&slots, outcomes, batch, call, deadline).await;
-            // What has no such planes is asked for once more, as it is otherwise.
-            let other =
-                |outcome: Outcome| Some(outcome).filter(|made| !made.as_ref().is_err_and(|e| e.kind == ErrorKind::Unsupported));
-            outcomes = made.into_iter().map(other).collect();
-            outcomes.iter().enumerate().filter(|(_, outcome)| outcome.is_none()).for_each(|(index, _)| batch.reopen(index));
+        let specs: Vec<DecodeSpec> = wanted.iter().map(|framed| spec_of(framed, is_converted(framed))).collect();
+        let slots: Vec<Slot<'_>> =
+            wanted.iter().zip(&specs).map(|(framed, spec)| framed.slot(spec, is_converted(framed))).collect();
+        let made = self.slots(&slots, vec![None; slots.len()], call, deadline).await;
+        let has_none = |slot: &Slot<'_>, made: &Outcome| {
+            slot.converted && made.as_ref().is_err_and(|error| error.kind == ErrorKind::Unsupported)
+        };
+        if !slots.iter().zip(&made).any(|(slot, made)| has_none(slot, made)) {
+            return made;
         }
-        let specs = of(spec);
-        let slots = Slot::of_frames(id, version, &specs, false);
-        self.slots(&slots, outcomes, batch, call, deadline).await
+        // What has no such planes is asked for once more, as it is otherwise.
+        let again = |(slot, made): (&Slot<'_>, Outcome)| {
+            if !has_none(slot, &made) {
+                return Some(made);
+            }
+            slot.batch.reopen(slot.at);
+            None
+        };
+        let known = slots.iter().zip(made).map(again).collect();
+        let specs: Vec<DecodeSpec> = wanted.iter().map(|framed| spec_of(framed, false)).collect();
+        let slots: Vec<Slot<'_>> = wanted.iter().zip(&specs).map(|(framed, spec)| framed.slot(spec, false)).collect();
+        self.slots(&slots, known, call, deadline).await
     }
 }
 
@@ -92,24 +110,47 @@ pub enum Transport {
     Yuv420,
 }
 
-/// What one slot of a batch is to hold.
+/// One frame that is wanted, and where it goes.
+#[derive(Clone, Copy)]
+pub(super) struct Framed<'a> {
+    pub(super) id: &'a ObjectId,
+    pub(super) version: &'a Version,
+    pub(super) frame: u64,
+    pub(super) batch: &'a Batch,
+    /// Its slot in that batch.
+    pub(super) at: usize,
+    pub(super) transport: Transport,
+}
+
+impl<'a> Framed<'a> {
+    fn slot(&self, spec: &'a DecodeSpec, converted: bool) -> Slot<'a> {
+        let Self { id, version, batch, at, .. } = *self;
+        Slot { id, spec, version: version.as_str(), batch, at, converted }
+    }
+}
+
+/// What one slot is to hold, and where it lies.
 #[derive(Clone, Copy)]
 pub(super) struct Slot<'a> {
     pub(super) id: &'a ObjectId,
     pub(super) spec: &'a DecodeSpec,
     /// Of this version; empty: the current one.
     pub(super) version: &'a str,
+    pub(super) batch: &'a Batch,
+    /// Its place in that batch.
+    pub(super) at: usize,
     /// Whether it comes as planes, and is to hold RGB.
     pub(super) converted: bool,
 }
 
 impl<'a> Slot<'a> {
-    fn of(id: &'a ObjectId, spec: &'a DecodeSpec) -> Self {
-        Self { id, spec, version: "", converted: false }
-    }
-
-    fn of_frames(id: &'a ObjectId, version: &'a Version, specs: &'a [DecodeSpec], converted: bool) -> Vec<Self> {
-        specs.iter().map(|spec| Self { id, spec, version: version.as_str(), converted }).collect()
+    /// Where it comes among what is asked for together: frames of a video by their order in it, since those that stand side by side there
+    /// are decoded in one go; all else as it is given.
+    pub(super) fn order(&self) -> Option<(&'a ObjectId, &'a str, u64)> {
+        match self.spec {
+            DecodeSpec::Video(video) => Some((self.id, self.version, video.frames.first().copied().unwrap_or(0))),
+            DecodeSpec::Image(_) => None,
+        }
     }
 }
 
@@ -208,8 +249,9 @@ mod tests {
         let image: ImageSpec = format!("image?{}", all.replace("&depth=scale", "")).parse().expect("spec");
         let specs: Vec<DecodeSpec> = (0..1000).map(|frame| VideoSpec::at(u64::MAX - frame, image.clone()).into()).collect();
         assert!(specs.iter().all(|spec| spec.to_string().len() <= 256));
-        let slots: Vec<Slot<'_>> =
-            ids.iter().zip(&specs).map(|(id, spec)| Slot { id, spec, version: &version, converted: false }).collect();
+        let batch = Batch::new(0, 0);
+        let slot = |(id, spec)| Slot { id, spec, version: &version, batch: &batch, at: 0, converted: false };
+        let slots: Vec<Slot<'_>> = ids.iter().zip(&specs).map(slot).collect();
         let pool = Pool::new(Default::default(), Naming::Id, 1 << 30, Arc::new(Machine));
         let link = pool.link(&Target::node("n", "a:1")).expect("link");
         let mut groups = Groups::default();

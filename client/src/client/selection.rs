@@ -1,5 +1,7 @@
 //! Which frames of a video a selection comes to: its owner has the index.
 
+use tokio::time::Instant;
+
 use super::known::Chosen;
 use super::{Call, Client};
 use crate::error::{Error, ErrorKind};
@@ -34,9 +36,20 @@ impl Client {
         stream: Option<u32>,
         call: &Call,
     ) -> Result<Selected, Error> {
+        self.select_by((id, version), selector, stream, call, self.deadline(call)).await
+    }
+
+    pub(super) async fn select_by(
+        &self,
+        (id, version): (&ObjectId, Option<&Version>),
+        selector: &Selector,
+        stream: Option<u32>,
+        call: &Call,
+        deadline: Instant,
+    ) -> Result<Selected, Error> {
         let kind = IndexKind::Selected { frames: selector.clone(), stream }.to_string();
         let body = &IndexBody { uri: id.to_string(), kind, start: 0, count: 0 };
-        let (deadline, pin) = (self.deadline(call), version.map_or("", Version::as_str));
+        let pin = version.map_or("", Version::as_str);
         let ask = |chosen: Chosen| async move {
             let mut reply = self.ask(&chosen, Verb::Index, body, pin, call, deadline).await?;
             let item = reply.next().await?.ok_or_else(|| Error::new(ErrorKind::Unavailable, "the reply is empty"))?;

@@ -15,7 +15,6 @@ use super::exchange::{Ask, Exchange, Pause};
 use super::images::{Groups, Outcome, Slot, Want, ask_bytes};
 use super::known::Chosen;
 use super::{Call, Client, Tries};
-use crate::batch::Batch;
 use crate::error::{Error, ErrorKind};
 use crate::stats::count;
 
@@ -56,13 +55,14 @@ impl Client {
         &self,
         slots: &[Slot<'_>],
         outcomes: Vec<Option<Outcome>>,
-        batch: &Batch,
         call: &Call,
         deadline: Instant,
     ) -> Vec<Outcome> {
-        let ask = Ask { client: self, slots, batch, call, deadline };
+        let ask = Ask { client: self, slots, call, deadline };
         let wanted = slots.iter().enumerate().filter(|(index, _)| outcomes[*index].is_none());
-        let wants: Vec<Want> = wanted.map(|(index, slot)| Want { index, tries: Tries::new(slot.spec.route(slot.id)) }).collect();
+        let mut wants: Vec<Want> =
+            wanted.map(|(index, slot)| Want { index, tries: Tries::new(slot.spec.route(slot.id)) }).collect();
+        wants.sort_by(|a, b| slots[a.index].order().cmp(&slots[b.index].order()));
         let mut work = Work {
             ask,
             steps: FuturesUnordered::new(),
@@ -183,7 +183,8 @@ impl<'a> Work<'a> {
         }
         let outcome = outcome.map_err(|error| error.about(self.ask.slots[index].id));
         self.outcomes[index] = Some(outcome);
-        self.ask.batch.settle(index);
+        let Slot { batch, at, .. } = self.ask.slots[index];
+        batch.settle(at);
         self.left -= 1;
         if self.tried[index].0 == 0 {
             return;
@@ -200,7 +201,7 @@ impl<'a> Work<'a> {
         for (mut want, error) in failed {
             let (under_way, attempt) = self.tried[want.index];
             // Another request has its picture, or may have it yet.
-            let hopeful = if error.kind.is_final() { self.ask.batch.head(want.index).is_some() } else { under_way > 0 };
+            let hopeful = if error.kind.is_final() { self.ask.has(want.index) } else { under_way > 0 };
             if hopeful || self.outcomes[want.index].is_some() {
                 exchange.into_iter().for_each(|exchange| self.ask.client.note(&error, &exchange.link));
                 continue;
@@ -227,7 +228,7 @@ impl<'a> Work<'a> {
     /// Another request was first for that slot. If it has failed meanwhile, the slot is asked for again.
     fn beaten(&mut self, exchange: &Exchange<'_>, want: Want) {
         self.tried[want.index].0 -= 1;
-        if self.tried[want.index].0 == 0 && self.ask.batch.head(want.index).is_none() {
+        if self.tried[want.index].0 == 0 && !self.ask.has(want.index) {
             let error = Error::new(ErrorKind::Unavailable, "the request that was first for it failed");
             self.failed(Some(exchange), vec![(want, error)]);
         }

@@ -1,5 +1,6 @@
 //! The client before nodes that are played: what it learns, whom it asks, and how it moves on.
 
+mod clips;
 mod hedges;
 mod past;
 mod stalls;
