@@ -121,7 +121,7 @@ def test_wrong_selections_say_what_to_do(run, cluster, tmp_path):
             "raise --limit, or ask for fewer, as in video?uniform=59",
         ),
         (["video?from=1&to=1", uri, "--contact-sheet", "s.png"], 2, "no frame"),
-        (["video?uniform=2", cluster.uri("raw/3m.bin"), "--contact-sheet", "s.png"], 1, "neither a video"),
+        (["video?uniform=2", cluster.uri("raw/3m.bin"), "--contact-sheet", "s.png"], 1, "not a picture"),
         (["video?uniform=2&mode=gray", uri, "--contact-sheet", "s.png"], 2, "colour"),
         (["video?nope=2", uri, "--contact-sheet", "s.png"], 2, "nope"),
         (["video?uniform=2", "--contact-sheet", "s.png"], 2, "want an object behind it"),
