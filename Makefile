@@ -26,8 +26,9 @@ test: setup ## every behaviour at small size: Rust, documentation, Python
 	@$(MAKE) --no-print-directory wheel
 	$(python) -m pytest -q -rs -m "not soak and not peers" client/python/tests
 
+# One test at a time: what is counted and timed at full size is counted on a machine that nothing else keeps busy.
 soak: asan ## the tests of full size and duration
-	FRAMECACHE_SOAK=1 cargo test $(tested) --all-targets
+	FRAMECACHE_SOAK=1 RUST_TEST_THREADS=1 cargo test $(tested) --all-targets
 	@$(MAKE) --no-print-directory wheel
 	FRAMECACHE_SOAK=1 FRAMECACHE_TEST_PICTURES=10000 $(python) -m pytest -q -m "not peers" client/python/tests
 

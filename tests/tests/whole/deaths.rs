@@ -14,7 +14,7 @@ use framecache_tests::served::{Served, kill};
 use futures::future::join_all;
 use tokio::time::{Instant, sleep};
 
-use crate::{alone, soak};
+use crate::soak;
 
 /// The hash of one picture's pixels.
 async fn ask(client: &Client, key: &str, spec: &ImageSpec, timeout: Duration) -> Result<u64, Error> {
@@ -59,7 +59,6 @@ async fn p99(cluster: &Cluster, readers: &[Client], round: &str) -> Duration {
 /// picture, and the p99 of those who ask for others is at most half as long again (judged at full size alone: it is a time).
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_crasher_costs_two_decoders() {
-    let _machine = alone().await;
     let options = Options { workers: 2, worker: "exec NODE \"$@\" --test-codecs", ..Options::default() };
     let cluster = Cluster::start(1, options).await;
     cluster.put("warm", PLAIN.file);
@@ -101,7 +100,6 @@ async fn a_crasher_costs_two_decoders() {
 /// Promise: decoders that an outsider kills, at any moment, are made up for: each picture is right in the end, none is judged.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn outside_kills_blame_no_picture() {
-    let _machine = alone().await;
     let tables = "[node]\nid = \"n\"\nmemory_limit = \"1GiB\"\n[cache]\nraw_ram = \"64MiB\"\ndecoded_ram = \"64MiB\"\n\
         [decode]\nworkers = 2\n";
     let served = Served::start(tables, "credentials = \"anonymous\"\n", &[]).await;
@@ -159,7 +157,6 @@ async fn outside_kills_blame_no_picture() {
 /// be had.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn want_of_memory_blames_no_picture() {
-    let _machine = alone().await;
     let made = pillow("large");
     let files: Vec<_> = std::fs::read_dir(made.path()).expect("folder").map(|entry| entry.expect("entry").path()).collect();
     // Kibibytes of data that a decoder may have, as little as leaves it some of the pictures, or most. FFmpeg's libraries have 32 MB of it,

@@ -7,7 +7,7 @@ use framecache_tests::harness::{Cluster, Options, id};
 use framecache_tests::media::PLAIN;
 use framecache_tests::model::stamped;
 
-use crate::{alone, soak};
+use crate::soak;
 
 const MIB: u64 = 1 << 20;
 const PICTURES: usize = 40;
@@ -192,7 +192,6 @@ async fn full_owners_and_a_decoder_get_on() {
 /// Promise: however many ask for random ranges of one cold object through all nodes at once, the origin gives each page once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_crowd_costs_one_get_a_page() {
-    let _machine = alone().await;
     let (clients, pages) = if soak() { (1000, 64) } else { (100, 16) };
     let cluster = Cluster::start(3, Options { ram: "256MiB", ..Options::default() }).await;
     let object = std::sync::Arc::new(stamped(5, pages << 20));

@@ -12,7 +12,7 @@ use futures::StreamExt;
 use tempfile::TempDir;
 use tokio::time::{Instant, sleep};
 
-use crate::{alone, soak};
+use crate::soak;
 
 const MIB: u64 = 1 << 20;
 
@@ -78,7 +78,6 @@ fn specs(texts: &[&str]) -> Vec<ImageSpec> {
 /// is; memory stays under its limit, descriptors and shared memory are afterwards what they were before.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn mutants_leave_no_trace() {
-    let _machine = alone().await;
     let (seed, count) = (0x0de_2026_1129_u64, if soak() { 10_000 } else { 500 });
     let served = Arc::new(Served::start(TABLES, "credentials = \"anonymous\"\n", &[]).await);
     let (mut originals, client) = (originals(), served.client());

@@ -13,8 +13,6 @@ use framecache_tests::model::stamped;
 use framecache_tests::wire;
 use futures::future::join_all;
 
-use crate::alone;
-
 const MIB: u64 = 1 << 20;
 
 /// A node with a few MiB for requests.
@@ -26,7 +24,6 @@ fn small() -> Options {
 /// limit, and has given everything back at the end.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ten_times_too_much() {
-    let _machine = alone().await;
     let cluster = Cluster::start(1, small()).await;
     for index in 0..100 {
         cluster.put(&format!("raw/{index}"), &stamped(index, (3 * MIB) as usize));
