@@ -16,15 +16,14 @@ import numpy
 import painted
 import pytest
 from conftest import SEED, start, stop
-from held import MEBIBYTE, SOAK, at_rest, deaths, held, spread
+from held import MEBIBYTE, SOAK, at_rest, held, spread
 from test_video_endurance import small
-from videos import REFUSED, TIMEOUT
+from videos import REFUSED, TIMEOUT, counters
 
 COUNT = int(os.environ.get("FRAMECACHE_TEST_MUTANTS", "2000" if SOAK else "100"))
 ASKERS = 6
 
-# Good clips that are read first. Then comes once all that is judged the second time: what the node knows of each object fills
-# bounded tables, and its allocator keeps what the largest took.
+# Good clips that are read first.
 WARM = 200
 
 # How much later than its deadline a call may return: what two busy cores need to wake one of as many threads.
@@ -148,23 +147,18 @@ def test_mutants_leave_no_trace(served):
         finally:
             (folder / name).unlink()
 
-    def load(numbers: range) -> collections.Counter:
-        over.clear()
+    with ThreadPoolExecutor(ASKERS + 2) as pool:
+        list(pool.map(whole, (random.Random(SEED + number) for number in range(WARM))))
+        before, begun = at_rest(cluster), time.monotonic()
         beside = [pool.submit(reading), pool.submit(watching)]
         try:
-            came = collections.Counter(pool.map(one, numbers))
+            came = collections.Counter(pool.map(one, range(COUNT)))
         finally:
             over.set()
         for task in beside:
             task.result()
-        return came
-
-    with ThreadPoolExecutor(ASKERS + 2) as pool:
-        list(pool.map(whole, (random.Random(SEED + number) for number in range(WARM))))
-        load(range(COUNT))
-        before, begun, ended_before = at_rest(cluster), time.monotonic(), deaths(cluster)
-        came = load(range(COUNT))
-    seconds, after, ended = time.monotonic() - begun, at_rest(cluster), deaths(cluster) - ended_before
+    seconds, after, found = time.monotonic() - begun, at_rest(cluster), counters(cluster)
+    ended = int(found["framecache_decode_worker_deaths_total"])
     print(f"seed {SEED}: {COUNT} mutants of {len(originals)} clips in {seconds:.0f} s: {dict(came)}; {ended} decoders ended")
     print(f"{len(waits)} good clips meanwhile: {spread(waits)}; {most[0] / MEBIBYTE:.0f} MiB at most")
     print(f"before {before}\nafter  {after}")
